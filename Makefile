@@ -1,0 +1,33 @@
+# Every target works from a clean clone: it sets up .venv first, which is quick once done.
+PYTHON := .venv/bin/python
+RECIPE ?= qwen3_5_27b_a2
+PROMPT ?= 你好
+WORKERS ?= 2
+
+.PHONY: setup demo test fast lint format clean
+
+setup:
+	@bash scripts/setup.sh
+
+demo: setup
+	.venv/bin/ascend-run generate recipe=$(RECIPE) device=emulated scale=tiny --prompt "$(PROMPT)"
+
+test: setup lint
+	$(PYTHON) -m pytest
+
+fast: setup
+	$(PYTHON) -m pytest -n $(WORKERS) -m "not vllm and not ops and not serve and not npu and not vendor"
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/yamllint --strict recipes registry ops
+	.venv/bin/codespell
+
+format: setup
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+clean:
+	rm -rf .venv .setup .mypy_cache .pytest_cache .ruff_cache
