@@ -30,4 +30,4 @@ format: setup
 	.venv/bin/ruff format .
 
 clean:
-	rm -rf .venv .setup .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .setup.lock .mypy_cache .pytest_cache .ruff_cache
