@@ -1,0 +1,1 @@
+"""Model classes and tiny forms, one folder a family."""

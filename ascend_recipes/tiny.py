@@ -1,0 +1,224 @@
+"""`scale=tiny`: a small seeded checkpoint of a model, with a tokenizer, in the published format.
+
+A family says what shrinks and which tensors its checkpoint holds in
+`ascend_recipes/models/<family>/tiny.py`; this module writes the folder so that it is complete or
+absent, whoever is interrupted and however many processes start at once.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.schema.base import Json
+from ascend_recipes.tiny_tokenizer import write_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+FORMAT = 1
+"""Part of the content key: raise it when the bytes of a checkpoint change for the same facts."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+MANIFEST = "tiny.json"
+SHARD_BYTES = 16 * 1024 * 1024
+"""Size at which a shard is closed; small, so that a tiny checkpoint has several shards."""
+
+
+class TinyFamily(Protocol):
+    """What a family's `tiny` module offers."""
+
+    TINY_VALUES: dict[str, Json]
+    """Every field of the language model's configuration that tiny changes, with its value."""
+    REQUIRED_FACTS: tuple[str, ...]
+    """Published fields that the registry row must state."""
+
+    def tiny_config(self, model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
+        """Whole `config.json`."""
+
+    def tiny_tensors(
+        self, config: Mapping[str, Json], *, seed: int, dtype: str
+    ) -> "Iterator[tuple[str, torch.Tensor]]":
+        """Published tensor names with their weights."""
+
+    def processor_files(self, config: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
+        """Further JSON files (image and video processors), by file name."""
+
+
+def tiny_family(family: str) -> TinyFamily:
+    """Load the `tiny` module of a family.
+
+    Raises:
+        RecipeError: `scale.tiny_unsupported` when the family has none.
+    """
+    name = f"ascend_recipes.models.{family}.tiny"
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise recipe_error(
+            "scale.tiny_unsupported",
+            f"model family '{family}' has no tiny form",
+            at="scale",
+            fix="scale=full",
+        ) from error
+    return cast(TinyFamily, module)
+
+
+def tiny_fields(family: str) -> tuple[str, ...]:
+    """Names of the configuration fields in which the tiny model may differ from the full one."""
+    return tuple(tiny_family(family).TINY_VALUES)
+
+
+def ensure_tiny_checkpoint(
+    folder: Path, *, family: str, model: dict[str, Json], seed: int, dtype: str
+) -> Path:
+    """Return a complete tiny checkpoint below `folder`, writing it if there is none.
+
+    Args:
+        folder: Cache folder that holds tiny checkpoints; made if missing.
+        family: Folder under `ascend_recipes/models`.
+        model: Full-size configuration of the language model, under its published names.
+        seed: Seed of the weights; the same seed gives the same bytes.
+        dtype: Type of the stored weights. The numbers are the same in every type.
+
+    Raises:
+        RecipeError: unknown family or dtype, or a fact that is missing.
+    """
+    module = tiny_family(family)
+    _check_request(module, family=family, model=model, dtype=dtype)
+    config = module.tiny_config(model, dtype=dtype)
+    key = _content_key(config, family=family, seed=seed, dtype=dtype)
+    target = folder / f"{family}-{dtype}-seed{seed}-{key[:12]}"
+    if _is_complete(target, key):
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _exclusive(folder):
+        # Another starter may have finished while this one waited for the lock.
+        if not _is_complete(target, key):
+            _write(target, module, config, seed=seed, dtype=dtype, key=key)
+    return target
+
+
+def _check_request(
+    module: TinyFamily, *, family: str, model: Mapping[str, Json], dtype: str
+) -> None:
+    if dtype not in DTYPES:
+        raise recipe_error(
+            "scale.tiny_dtype",
+            f"a tiny checkpoint cannot be stored as '{dtype}'; allowed: {', '.join(DTYPES)}",
+            at="model.dtype",
+            fix="model.dtype=bfloat16",
+        )
+    if missing := [name for name in module.REQUIRED_FACTS if name not in model]:
+        raise recipe_error(
+            "scale.tiny_facts_missing",
+            f"the registry row of this {family} model does not state {', '.join(missing)}",
+            at="model",
+            fix="add the fields to `config` of the row in registry/models",
+        )
+
+
+def _content_key(config: Mapping[str, Json], *, family: str, seed: int, dtype: str) -> str:
+    identity = {"format": FORMAT, "family": family, "seed": seed, "dtype": dtype, "config": config}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _is_complete(target: Path, key: str) -> bool:
+    """Whether the folder holds every file, at its size, of a checkpoint with this key."""
+    try:
+        manifest = json.loads((target / MANIFEST).read_text())
+        sizes: dict[str, int] = manifest["bytes"]
+        return manifest["key"] == key and all(
+            (target / name).stat().st_size == size for name, size in sizes.items()
+        )
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; the kernel releases it when a process dies."""
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise recipe_error(
+            "scale.cache_not_writable",
+            f"cannot write tiny checkpoints to {folder}: {error.strerror}",
+            fix="set ASCEND_RECIPES_CACHE to a writable folder",
+            exit_code=ExitCode.ENVIRONMENT,
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write(
+    target: Path,
+    module: TinyFamily,
+    config: dict[str, Json],
+    *,
+    seed: int,
+    dtype: str,
+    key: str,
+) -> None:
+    """Write beside the target and rename; called with the lock held."""
+    partial = target.with_name(f".partial-{target.name}")
+    # What a killed writer left: with the lock held, nobody else is writing it.
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        _write_json(partial / "config.json", config)
+        write_tokenizer(partial, _generation_stops(config))
+        for name, content in module.processor_files(config).items():
+            _write_json(partial / name, content)
+        _write_shards(partial, module.tiny_tensors(config, seed=seed, dtype=dtype))
+        sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
+        _write_json(partial / MANIFEST, {"key": key, "bytes": cast(Json, sizes)})
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _generation_stops(config: Mapping[str, Json]) -> tuple[int, ...]:
+    text = cast(Mapping[str, Json], config.get("text_config", config))
+    stops = text["eos_token_id"]
+    return tuple(cast(list[int], stops)) if isinstance(stops, list) else (cast(int, stops),)
+
+
+def _write_json(path: Path, content: Mapping[str, Json]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _write_shards(folder: Path, tensors: "Iterator[tuple[str, torch.Tensor]]") -> None:
+    """Write `model-00001-of-0000N.safetensors` files and their index."""
+    from safetensors.torch import save_file
+
+    shards: list[dict[str, torch.Tensor]] = [{}]
+    filled = 0
+    total = 0
+    for name, tensor in tensors:
+        if filled and filled + tensor.nbytes > SHARD_BYTES:
+            shards.append({})
+            filled = 0
+        shards[-1][name] = tensor
+        filled += tensor.nbytes
+        total += tensor.nbytes
+    weight_map: dict[str, Json] = {}
+    for number, shard in enumerate(shards, start=1):
+        file_name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        save_file(shard, folder / file_name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(shard, file_name)
+    index: dict[str, Json] = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    _write_json(folder / "model.safetensors.index.json", index)
