@@ -1,0 +1,96 @@
+"""Findings, the error family and the exit codes of the command line.
+
+A *finding* is one thing that is wrong (or worth a look) in what the user asked for. Stages
+collect findings and raise them together in one `RecipeError`, so that a user never has to fix
+mistakes one at a time. Broken invariants of our own code use `assert` and are not findings.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class ExitCode(IntEnum):
+    """Process exit status of `ascend-run`."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    FINDINGS = 3
+    ENVIRONMENT = 4
+    LAUNCH = 5
+    INTERRUPTED = 130
+
+
+class Severity(StrEnum):
+    """How much a finding weighs: an error stops the launch, a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warn"
+    INFO = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a value was set: a file and line, the command line, or a default of the schema."""
+
+    origin: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.origin if self.line is None else f"{self.origin}:{self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One problem with its place, reason and remedy."""
+
+    id: str
+    """Stable identifier `family.name`, for example `parallel.heads_not_divisible`."""
+    message: str
+    severity: Severity = Severity.ERROR
+    at: str = ""
+    """Dotted recipe path, for example `parallel.tensor`."""
+    source: Source | None = None
+    fix: str = ""
+    """What to type instead."""
+    evidence: str = ""
+    """Source line, issue or measurement that supports the finding."""
+
+    def to_json(self) -> dict[str, str]:
+        """Render the finding as the flat object that `--json` prints."""
+        record = {"id": self.id, "severity": self.severity.value, "message": self.message}
+        optional = {
+            "at": self.at,
+            "source": str(self.source) if self.source else "",
+            "fix": self.fix,
+            "evidence": self.evidence,
+        }
+        return record | {key: value for key, value in optional.items() if value}
+
+
+@dataclass(eq=False)
+class RecipeError(Exception):
+    """A mistake of the user's, with every finding of the stage that noticed it."""
+
+    findings: tuple[Finding, ...]
+    exit_code: ExitCode = field(default=ExitCode.FINDINGS)
+
+    def __str__(self) -> str:
+        return "\n".join(f"{item.id}: {item.message}" for item in self.findings)
+
+    def __reduce__(self) -> tuple[type, tuple[tuple[Finding, ...], ExitCode]]:
+        return type(self), (self.findings, self.exit_code)
+
+
+def recipe_error(
+    id: str,
+    message: str,
+    *,
+    at: str = "",
+    fix: str = "",
+    source: Source | None = None,
+    exit_code: ExitCode = ExitCode.FINDINGS,
+) -> RecipeError:
+    """Build a `RecipeError` that carries a single finding."""
+    finding = Finding(id=id, message=message, at=at, fix=fix, source=source)
+    return RecipeError((finding,), exit_code)

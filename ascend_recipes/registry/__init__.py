@@ -1,0 +1,1 @@
+"""Facts: typed tables over the YAML rows of `registry/` and the contracts of `ops/`."""

@@ -1,0 +1,172 @@
+"""Reads `registry/` and `ops/` into tables, one row at a time and only when asked."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source, recipe_error
+from ascend_recipes.paths import data_root, display_path
+from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.hook import HookRow
+from ascend_recipes.schema.operation import OperationContract
+from ascend_recipes.schema.rows import (
+    BackendRow,
+    HardwareRow,
+    ModelRow,
+    ProviderRow,
+    QuantizationRow,
+    RuntimeRow,
+)
+from ascend_recipes.yaml_files import leaf_lines, load_yaml
+
+RowT = TypeVar("RowT", bound=Spec)
+
+ENTRY_POINT_GROUP = "ascend_recipes.registry"
+"""Other packages add rows by an entry point whose value is a package with the same folders."""
+
+
+class Table(Mapping[str, RowT], Generic[RowT]):
+    """Rows of one type; a key is the stem of its file, and files are parsed when first read."""
+
+    def __init__(self, name: str, row_type: type[RowT], files: dict[str, Path]) -> None:
+        self.name = name
+        self._row_type = row_type
+        self._files = files
+        self._rows: dict[str, RowT] = {}
+
+    def __getitem__(self, key: str) -> RowT:
+        if key not in self._rows:
+            self._rows[key] = self._load(key)
+        return self._rows[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._files))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._files
+
+    def file(self, key: str) -> Path:
+        """File that holds the row.
+
+        Raises:
+            RecipeError: no such row.
+        """
+        if key not in self._files:
+            raise unknown_key(self.name, key, list(self))
+        return self._files[key]
+
+    def source(self, key: str, *field: str) -> Source:
+        """File and line of a field of the row, or of its beginning."""
+        path = self.file(key)
+        return Source(origin=display_path(path), line=leaf_lines(path).get(field, 1))
+
+    def _load(self, key: str) -> RowT:
+        path = self.file(key)
+        try:
+            return self._row_type.model_validate_json(json.dumps(load_yaml(path)))
+        except ValidationError as error:
+            raise RecipeError(tuple(_row_findings(path, error))) from None
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All tables."""
+
+    models: Table[ModelRow]
+    hardware: Table[HardwareRow]
+    backends: Table[BackendRow]
+    quantization: Table[QuantizationRow]
+    runtimes: Table[RuntimeRow]
+    providers: Table[ProviderRow]
+    hooks: Table[HookRow]
+    operations: Table[OperationContract]
+
+    def tables(self) -> tuple[Table[Spec], ...]:
+        """Every table, in a fixed order."""
+        return tuple(vars(self).values())
+
+
+@cache
+def load_registry() -> Registry:
+    """Build the tables: the shipped folders first, then those of installed packages."""
+    roots = [data_root(), *_extension_roots()]
+
+    def rows(folder: str, row_type: type[RowT]) -> Table[RowT]:
+        return Table(folder, row_type, _row_files([root / "registry" / folder for root in roots]))
+
+    return Registry(
+        models=rows("models", ModelRow),
+        hardware=rows("hardware", HardwareRow),
+        backends=rows("backends", BackendRow),
+        quantization=rows("quantization", QuantizationRow),
+        runtimes=rows("runtimes", RuntimeRow),
+        providers=rows("providers", ProviderRow),
+        hooks=rows("hooks", HookRow),
+        operations=Table("operations", OperationContract, _operation_files(roots)),
+    )
+
+
+def unknown_key(table: str, key: str, options: list[str]) -> RecipeError:
+    """Error for a key that a table lacks, with the closest one and all of them."""
+    close = difflib.get_close_matches(key, options, n=1)
+    return recipe_error(
+        "registry.unknown_key",
+        f"{table} has no {key!r}; it has {', '.join(sorted(options)) or 'no rows'}",
+        fix=f"did you mean {close[0]!r}?" if close else "",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _extension_roots() -> list[Path]:
+    roots = []
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        package = point.load()
+        roots.extend(Path(folder) for folder in package.__path__)
+    return roots
+
+
+def _row_files(folders: list[Path]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*.yaml")):
+            _add_file(files, path)
+    return files
+
+
+def _operation_files(roots: list[Path]) -> dict[str, Path]:
+    files: dict[str, Path] = {}
+    for root in roots:
+        for path in sorted((root / "ops").glob("*/*.yaml")):
+            _add_file(files, path)
+    return files
+
+
+def _add_file(files: dict[str, Path], path: Path) -> None:
+    if path.stem in files:
+        raise recipe_error(
+            "registry.duplicate_key",
+            f"{display_path(path)} and {display_path(files[path.stem])} define the same key",
+        )
+    files[path.stem] = path
+
+
+def _row_findings(path: Path, error: ValidationError) -> Iterator[Finding]:
+    lines = leaf_lines(path)
+    for item in error.errors():
+        keys = tuple(str(part) for part in item["loc"] if not isinstance(part, int))
+        line = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), 1)
+        yield Finding(
+            id="registry.invalid_row",
+            message=f"{'.'.join(map(str, item['loc']))}: {item['msg']}",
+            source=Source(origin=display_path(path), line=line),
+        )

@@ -1,0 +1,52 @@
+"""Contracts of operations: `ops/<group>/<operation>.yaml`."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from ascend_recipes.schema.base import ImplementationPath, Name, Spec
+
+Provider = Literal["torch_npu", "cann_custom", "triton", "torch"]
+"""Who supplies a binding, in the order of preference."""
+
+
+class TensorContract(Spec):
+    """Named dimensions and legal dtypes of one tensor."""
+
+    shape: tuple[str | int, ...]
+    """Dimension names of the contract, or literal sizes."""
+    dtypes: tuple[str, ...]
+    optional: bool = False
+    meaning: str = ""
+
+
+class Binding(Spec):
+    """One way to perform the operation."""
+
+    provider: Provider
+    symbol: str
+    """Dispatcher name that is called, for example `npu::npu_rms_norm`; of `torch`, the reference."""
+    implementation: ImplementationPath
+    """Function with the operation's signature that maps arguments to the symbol."""
+    hardware: tuple[Name, ...]
+    constraints: tuple[str, ...] = ()
+    """What the vendor's documentation demands, one sentence each."""
+
+
+class OperationContract(Spec):
+    """What an operation computes, on what, how exactly, and who can do it."""
+
+    summary: str
+    signature: str
+    """Python signature of the call, the same for the reference and every binding."""
+    inputs: dict[str, TensorContract]
+    outputs: dict[str, TensorContract]
+    in_place: tuple[str, ...] = ()
+    """Inputs that are written."""
+    reference: ImplementationPath
+    bindings: tuple[Binding, ...] = Field(min_length=1)
+    tolerance: dict[str, float]
+    """Largest relative error against the reference, per dtype."""
+    heavy: bool = False
+    """Attention, MoE or matrix multiplication: a fall-back on hardware is an error."""
+    sources: tuple[str, ...] = Field(min_length=1)

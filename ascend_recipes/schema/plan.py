@@ -1,0 +1,172 @@
+"""The launch plan: plain data that every vLLM process of one deployment reads.
+
+The plan is the boundary between deciding and doing. Everything that can be decided is decided
+before it is written; run-time code reads it and never chooses.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from pydantic import Field, ValidationError
+
+from ascend_recipes.errors import RecipeError, recipe_error
+from ascend_recipes.paths import display_path
+from ascend_recipes.schema.base import Count, Json, Name, Spec
+
+Device: TypeAlias = Literal["npu", "emulated"]
+Scale: TypeAlias = Literal["real", "tiny"]
+
+
+class RuntimePlan(Spec):
+    """Who serves: our platform plugin, or an installed vllm-ascend."""
+
+    name: Name
+    vllm: str
+    """vLLM version that the plan was made for."""
+
+
+class ModelPlan(Spec):
+    """What is served."""
+
+    key: Name
+    """Row in `registry/models`."""
+    architecture: str
+    """Architecture name as `config.json` states it."""
+    checkpoint: str
+    """Folder of weights, configuration and tokenizer; a tiny one is written there on demand."""
+    tiny_seed: int | None = None
+    """Seed of the random tiny checkpoint; none for real weights."""
+
+
+class LayerPlan(Spec):
+    """A run of equal layers: which backend serves them and what they cache."""
+
+    pattern: str
+    """Human-readable position, for example `linear_attention x3, full_attention x1, repeated`."""
+    kind: Name
+    count: Count
+    backend: Name
+    """Row in `registry/backends`."""
+    cache: str
+    """Cache layout, for example `kv bfloat16 [block, 2*kv_heads, 128, head_dim]`."""
+
+
+class GroupPlan(Spec):
+    """A family of parallel groups as a rule instead of a list of ranks."""
+
+    axis: Name
+    size: Count
+    count: Count
+    ranks: str
+    """Rule, for example `consecutive` or `stride 4`; with `size` and `count` it gives every rank."""
+
+
+class GraphPlan(Spec):
+    """Static graphs: mode as vLLM names it and the token counts that are captured."""
+
+    mode: Literal["NONE", "FULL", "FULL_DECODE_ONLY", "PIECEWISE", "FULL_AND_PIECEWISE"]
+    capture_sizes: tuple[Count, ...] = ()
+
+
+class DrafterPlan(Spec):
+    """Speculative decoding."""
+
+    kind: Name
+    architecture: str
+    num_draft_tokens: Count
+
+
+class RolePlan(Spec):
+    """One role of the deployment with what it changes against the common part."""
+
+    name: Name
+    nodes: Count = 1
+    dies_per_node: Count
+    engine: dict[str, Json] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+class LaunchPlan(Spec):
+    """Everything a process needs to know, with a digest over all of it."""
+
+    schema_version: Literal[1] = 1
+    digest: str = ""
+    """sha256 of the canonical JSON of every other field."""
+    recipe: str
+    runtime: RuntimePlan
+    device: Device
+    scale: Scale
+    hardware: Name
+    model: ModelPlan
+    platform: Name
+    """Hook row of the platform class."""
+    engine: dict[str, Json]
+    """vLLM engine arguments by the field names of `EngineArgs`."""
+    server: dict[str, Json] = Field(default_factory=dict)
+    """Arguments of the API server only (host, port, parsers)."""
+    env: dict[str, str]
+    """Environment of every process, without secrets."""
+    hooks: tuple[Name, ...]
+    """Rows of `registry/hooks` to register: model classes, layers, kernels, backends."""
+    layers: tuple[LayerPlan, ...]
+    quantization: Name | None = None
+    groups: tuple[GroupPlan, ...]
+    graph: GraphPlan
+    drafter: DrafterPlan | None = None
+    operations: dict[Name, str]
+    """Operation -> binding, for example `rms_norm: torch_npu.npu_rms_norm`."""
+    patches: tuple[Name, ...] = ()
+    roles: tuple[RolePlan, ...]
+    relaxed: tuple[str, ...] = ()
+    """Hardware limits that emulation does not enforce for this plan."""
+
+    def to_json(self) -> str:
+        """Canonical text: sorted keys, two-space indent, final newline."""
+        return canonical_json(self.model_dump(mode="json"))
+
+    def with_digest(self) -> "LaunchPlan":
+        """Copy of the plan that carries the digest of its content."""
+        return self.model_copy(update={"digest": plan_digest(self)})
+
+
+def canonical_json(tree: object) -> str:
+    """Serialise so that equal data gives equal bytes."""
+    return json.dumps(tree, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+
+
+def plan_digest(plan: LaunchPlan) -> str:
+    """First 16 hex digits of the sha256 over every field except the digest itself."""
+    body = plan.model_dump(mode="json", exclude={"digest"})
+    return hashlib.sha256(canonical_json(body).encode()).hexdigest()[:16]
+
+
+def load_plan(path: Path) -> LaunchPlan:
+    """Read a plan file and refuse one that was edited by hand.
+
+    Raises:
+        RecipeError: the file is missing, is no plan, or its digest does not match its content.
+    """
+    try:
+        plan = LaunchPlan.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise recipe_error("plan.unreadable", f"{path}: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise _not_a_plan(path, error) from None
+    if plan.digest != (actual := plan_digest(plan)):
+        raise recipe_error(
+            "plan.digest",
+            f"{display_path(path)} says digest {plan.digest} but its content has {actual}; "
+            "a plan is not edited by hand",
+            fix="change the recipe or pass overrides, then let ascend-run write the plan again",
+        )
+    return plan
+
+
+def _not_a_plan(path: Path, error: ValidationError | UnicodeDecodeError) -> RecipeError:
+    detail = str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        detail = f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}"
+    return recipe_error("plan.invalid", f"{display_path(path)} is not a launch plan: {detail}")

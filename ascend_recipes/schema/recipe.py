@@ -1,0 +1,140 @@
+"""The recipe: everything that a deployment chooses."""
+
+import re
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from ascend_recipes.schema.attention import AttentionSpec
+from ascend_recipes.schema.base import Count, Json, Name, Spec
+from ascend_recipes.schema.cache import CacheSpec
+from ascend_recipes.schema.drafter import DrafterSpec
+from ascend_recipes.schema.graph import GraphSpec
+from ascend_recipes.schema.parallel import MoeSpec, ParallelSpec
+from ascend_recipes.schema.quant import AnyQuantSpec, CheckpointSpec
+from ascend_recipes.schema.serving import (
+    RequiresSpec,
+    RoleName,
+    RoleSpec,
+    SchedulerSpec,
+    ServingSpec,
+)
+from ascend_recipes.schema.site import SiteSpec
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)", re.IGNORECASE)
+
+
+def _env_text(value: object) -> object:
+    """Render YAML and command-line scalars as the shell would see them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+EnvValue = Annotated[str, BeforeValidator(_env_text)]
+
+
+class RuntimeSpec(Spec):
+    """Who serves the plan."""
+
+    kind: Literal["native", "vllm_ascend"]
+    version: str | None = None
+    """Version of the runtime's registry row; none takes the newest."""
+
+
+class NpuDeviceSpec(Spec):
+    """Run on the hardware that the recipe is for."""
+
+    kind: Literal["npu"]
+
+
+class EmulatedDeviceSpec(Spec):
+    """Run the same code on the CPU, through an emulation of the NPU operators."""
+
+    kind: Literal["emulated"]
+    relaxed: tuple[Literal["dtype.float32"], ...] = ()
+    """Hardware limits that are not enforced; recorded in the plan."""
+
+
+class RealScaleSpec(Spec):
+    """The published model."""
+
+    kind: Literal["real"]
+
+
+class TinyScaleSpec(Spec):
+    """A shrunken model with every structural feature and seeded random weights."""
+
+    kind: Literal["tiny"]
+    seed: int = 0
+    """Seed of the random weights."""
+
+
+class Because(Spec):
+    """A reasoned exception: silences one warning of our rules."""
+
+    finding: Annotated[str, Field(pattern=r"^[a-z_]+\.[a-z0-9_]+$")]
+    reason: str
+    source: str
+
+
+class Recipe(Spec):
+    """A complete, validated recipe."""
+
+    schema_version: Literal[1]
+    about: str
+    """What the deployment is, in one line."""
+    source: tuple[str, ...] = Field(min_length=1)
+    """Public documents that the choices come from."""
+    model: Name
+    """Row in `registry/models`."""
+    hardware: Name
+    """Row in `registry/hardware`: what the recipe is for."""
+    runtime: RuntimeSpec
+    device: Annotated[NpuDeviceSpec | EmulatedDeviceSpec, Field(discriminator="kind")]
+    scale: Annotated[RealScaleSpec | TinyScaleSpec, Field(discriminator="kind")]
+    checkpoint: CheckpointSpec
+    attention: AttentionSpec
+    cache: CacheSpec
+    quant: AnyQuantSpec
+    drafter: DrafterSpec
+    parallel: ParallelSpec
+    moe: MoeSpec = MoeSpec()
+    graph: GraphSpec
+    scheduler: SchedulerSpec
+    serving: ServingSpec = ServingSpec()
+    env: dict[str, EnvValue] = Field(default_factory=dict)
+    """Environment of every process. Secrets come from the site or the shell, never from here."""
+    roles: dict[RoleName, RoleSpec] = Field(default_factory=lambda: {"serve": RoleSpec()})
+    """Roles of the deployment; one `serve` unless prefill and decode are apart."""
+    nodes: Count = 1
+    """Machines of the `serve` role."""
+    site: SiteSpec = SiteSpec()
+    requires: RequiresSpec = RequiresSpec()
+    because: tuple[Because, ...] = ()
+    accept_unverified: bool = False
+    """Start on an NPU although nobody has recorded a run there."""
+    allow_reference: tuple[Name, ...] = ()
+    """Operations that may fall back to the reference on an NPU."""
+    extra_args: dict[str, Json] = Field(default_factory=dict)
+    """Engine arguments of vLLM that have no field here, by their `EngineArgs` names."""
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if not _ENV_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of an environment variable")
+            if _SECRET.search(name):
+                raise ValueError(f"{name} looks like a secret; export it in the shell instead")
+        return env
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> Self:
+        names = set(self.roles)
+        if names not in ({"serve"}, {"prefill", "decode"}):
+            raise ValueError("roles are either `serve` alone or `prefill` and `decode`")
+        return self
+
+

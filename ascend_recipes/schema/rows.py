@@ -1,0 +1,184 @@
+"""Row types of `registry/`: facts, each with its source. One type a folder."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat
+
+from ascend_recipes.schema.base import Count, ImplementationPath, Json, Name, Spec
+
+
+class FactRow(Spec):
+    """A row of facts; every row says where they come from."""
+
+    about: str
+    """One line for people."""
+    sources: tuple[str, ...] = Field(min_length=1)
+    """Public documents, files or configurations that state the facts."""
+
+
+class VerifiedRun(Spec):
+    """Evidence that a deployment ran on hardware."""
+
+    recipe: Name
+    runtime: Name
+    vllm: str
+    torch_npu: str
+    date: str
+    evidence: str
+
+
+class LayerFacts(Spec):
+    """A kind of decoder layer and how many of them a model has."""
+
+    kind: Name
+    """`full_attention`, `linear_attention`, `sliding_attention`, `compressed_4`, `compressed_128`, …"""
+    count: Count
+
+
+class DrafterFacts(Spec):
+    """A drafter that the checkpoint carries."""
+
+    architecture: str
+    """Architecture name that vLLM gives the draft model."""
+    layers: Count
+    layer_kind: Name
+    max_draft_tokens: Count
+    """Largest number of tokens that may be proposed per step."""
+
+
+class CheckpointFacts(Spec):
+    """One published set of weights."""
+
+    format: Name
+    """Row in `registry/quantization`."""
+    hub: str | None = None
+    """Repository id on the Hugging Face hub."""
+    modelscope: str | None = None
+    size_gb: PositiveFloat | None = None
+    """Size on disk in 10^9 bytes, where published."""
+    drafters: tuple[Name, ...] = ()
+    """Drafters whose weights these files hold."""
+
+
+class ModelRow(FactRow):
+    """A model: architecture facts that rules, planner and run time use."""
+
+    family: Name
+    """Folder under `ascend_recipes/models` that implements it, where `native` is true."""
+    architecture: str
+    model_type: str
+    text_config_key: str | None = None
+    """Key of config.json under which the language model's fields stand; none if flat."""
+    native: bool
+    """Whether the native runtime implements the family."""
+    config: dict[str, Json]
+    """Fields of the language model's configuration, under their published names."""
+    layers: tuple[LayerFacts, ...]
+    layer_pattern: str
+    """Order of the layer kinds, for people."""
+    traits: tuple[Name, ...] = ()
+    """Properties that hooks and rules ask for by name, for example `gated_delta_net`."""
+    attention_kinds: tuple[Name, ...]
+    """Kinds of the recipe's `attention` section that can serve the model."""
+    heads_split: tuple[str, ...]
+    """Config fields that tensor parallelism must divide."""
+    drafters: dict[Name, DrafterFacts] = Field(default_factory=dict)
+    checkpoints: dict[Name, CheckpointFacts]
+    max_model_len: Count
+    """Longest context in tokens."""
+    tool_call_parser: Name | None = None
+    reasoning_parser: Name | None = None
+    tokenizer_mode: Name | None = None
+    model_hooks: tuple[Name, ...] = ()
+    """Rows of `registry/hooks` that only this family needs."""
+    verified: tuple[VerifiedRun, ...] = ()
+
+
+class GraphLimits(Spec):
+    """Limits of static graphs on one generation."""
+
+    max_piecewise_sizes: Count | None = None
+    """Most capture sizes in a piecewise mode."""
+    max_sizes_with_tp: Count | None = None
+    """Most capture sizes when tensor parallelism is on (event ids)."""
+
+
+class HardwareRow(FactRow):
+    """One generation of machines."""
+
+    products: tuple[str, ...]
+    soc_names: tuple[str, ...]
+    """SoC names that the driver may report, lower case."""
+    soc_codes: tuple[int, int]
+    """Range of `torch_npu.npu.get_soc_version()`."""
+    dies_per_card: Count
+    cards_per_node: Count
+    memory_gib: Count
+    """High-bandwidth memory of one die in GiB."""
+    dtypes: tuple[Name, ...]
+    capabilities: tuple[Name, ...]
+    """Abilities that backends, quantization formats and rules ask for by name."""
+    graph: GraphLimits = GraphLimits()
+
+    @property
+    def dies_per_node(self) -> int:
+        """Devices that software sees on one node."""
+        return self.dies_per_card * self.cards_per_node
+
+
+class BackendRow(FactRow):
+    """An attention or state backend."""
+
+    implementation: ImplementationPath | None
+    """Class of ours; none while only other runtimes serve it."""
+    layer_kinds: tuple[Name, ...]
+    """Kinds of layers that it serves."""
+    attention_kinds: tuple[Name, ...]
+    """Kinds of the recipe's `attention` section that choose it."""
+    selector: dict[str, bool] = Field(default_factory=dict)
+    """Fields of vLLM's selector configuration that pick it; empty for state backends, which vLLM
+    looks up by layer type."""
+    operations: tuple[Name, ...]
+    hardware: tuple[Name, ...]
+    requires: tuple[Name, ...] = ()
+    """Hardware capabilities."""
+    block_sizes: tuple[Count, ...] = ()
+    """Tokens per block that its kernels accept; empty where the notion does not apply."""
+    cache: str
+    """Layout of what it caches per layer, with named dimensions."""
+    graph_support: Literal["always", "uniform_batch", "single_token_decode", "never"]
+
+
+class QuantizationRow(FactRow):
+    """A weight format."""
+
+    method: str | None
+    """Name in vLLM's quantization registry; none for unquantized weights."""
+    weight_bits: Count
+    activation_bits: Count
+    hardware: tuple[Name, ...]
+    requires: tuple[Name, ...] = ()
+    """Hardware capabilities."""
+    native: bool
+    """Whether the native runtime implements the format."""
+    max_tp: Count | None = None
+
+
+class RuntimeRow(FactRow):
+    """Something that can serve a plan."""
+
+    versions: tuple[str, ...]
+    """Versions that a recipe may name, newest last."""
+    vllm: dict[str, str]
+    """Version -> vLLM version it belongs to."""
+    hardware: tuple[Name, ...]
+
+
+class ProviderRow(FactRow):
+    """A supplier of operator kernels and the binary interface it was built for."""
+
+    distribution: str | None
+    """Python distribution that holds it; none for part of our package."""
+    abi: dict[str, str]
+    """Package -> version that it is built for or tested with."""
+    hardware: tuple[Name, ...]

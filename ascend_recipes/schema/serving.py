@@ -1,0 +1,85 @@
+"""The `scheduler`, `serving`, `roles` and `requires` sections."""
+
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt
+
+from ascend_recipes.schema.base import Count, Json, Name, Spec
+
+
+class SchedulerSpec(Spec):
+    """Batch sizes and queueing."""
+
+    max_model_len: Count
+    """Longest prompt plus answer, in tokens."""
+    max_num_seqs: Count
+    """Requests that run at the same time, per data-parallel replica."""
+    max_num_batched_tokens: Count
+    """Tokens of one step, per data-parallel replica; longer prompts are split."""
+    async_scheduling: bool = True
+    """Prepare the next step while the device works on this one."""
+    recompute: bool = False
+    """On a decode role: send requests that run out of cache back to prefill."""
+    balance: bool = False
+    """Level the load between data-parallel replicas."""
+
+
+class ServingSpec(Spec):
+    """The API server."""
+
+    host: str = "127.0.0.1"
+    """Address to bind; loopback unless told otherwise."""
+    port: int = Field(default=8000, ge=1, le=65535)
+    """TCP port."""
+    served_model_name: str | None = None
+    """Name that clients use; none takes the model row's name."""
+    tool_call_parser: Name | None = None
+    """Parser of tool calls; none takes the model row's."""
+    reasoning_parser: Name | None = None
+    """Parser of reasoning sections; none takes the model row's."""
+    auto_tool_choice: bool = True
+    """Let the model decide when to call a tool, where a parser exists."""
+    api_servers: Count = 1
+    """API server processes."""
+    ready_timeout_s: Count = 1800
+    """Seconds that a start may take until the server is healthy."""
+
+
+class TransferSpec(Spec):
+    """Moving caches between prefill and decode roles."""
+
+    connector: str
+    """Name of the KV connector."""
+    port: int = Field(ge=1, le=65535)
+    """First port of the role's connector."""
+    engine_id: NonNegativeInt = 0
+    options: dict[str, Json] = Field(default_factory=dict)
+    """Connector-specific settings."""
+
+
+class RoleSpec(Spec):
+    """What one role of a disaggregated deployment changes; sections hold overrides only."""
+
+    nodes: Count = 1
+    instances: Count = 1
+    transfer: TransferSpec | None = None
+    parallel: dict[str, Json] = Field(default_factory=dict)
+    scheduler: dict[str, Json] = Field(default_factory=dict)
+    cache: dict[str, Json] = Field(default_factory=dict)
+    graph: dict[str, Json] = Field(default_factory=dict)
+    drafter: dict[str, Json] = Field(default_factory=dict)
+    moe: dict[str, Json] = Field(default_factory=dict)
+    attention: dict[str, Json] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+
+
+RoleName = Literal["serve", "prefill", "decode"]
+
+
+class RequiresSpec(Spec):
+    """What the machine must have; ranges in the syntax of Python version specifiers."""
+
+    cann: str | None = None
+    driver: str | None = None
+    torch_npu: str | None = None
+    free_disk_gb: Count | None = None

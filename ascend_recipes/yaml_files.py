@@ -1,0 +1,60 @@
+"""Reading YAML: the C loader where PyYAML has it, and the line of every leaf."""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+
+from ascend_recipes.errors import ExitCode, Source, recipe_error
+from ascend_recipes.paths import display_path
+from ascend_recipes.schema.base import Json
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def load_yaml(path: Path) -> Json:
+    """Parse one file.
+
+    Raises:
+        RecipeError: the file cannot be read or is not YAML; exit code 2.
+    """
+    try:
+        tree: Json = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except OSError as error:
+        raise recipe_error("file.unreadable", f"{path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise recipe_error(
+            "file.invalid_yaml",
+            f"{display_path(path)}: {_first_line(error)}",
+            source=Source(origin=display_path(path), line=_error_line(error)),
+            exit_code=ExitCode.USAGE,
+        ) from None
+    return tree
+
+
+@lru_cache(maxsize=256)
+def leaf_lines(path: Path) -> dict[tuple[str, ...], int]:
+    """Line (1-based) of every mapping key of a file, by its path of keys."""
+    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    return dict(_walk(root, ())) if root is not None else {}
+
+
+def _walk(node: yaml.Node, prefix: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        path = (*prefix, str(key.value))
+        yield path, key.start_mark.line + 1
+        yield from _walk(value, path)
+
+
+def _error_line(error: Exception) -> int | None:
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return mark.line + 1 if mark else None
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem:
+        return error.problem
+    return str(error).splitlines()[0]
