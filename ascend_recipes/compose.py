@@ -4,7 +4,7 @@ import difflib
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -42,11 +42,21 @@ class Composition:
         """Where the value at a dotted path was set, or else something in it or around it."""
         if layers := self.provenance.get(path):
             return layers[-1]
-        inside = [layers[-1] for key, layers in self.provenance.items() if key.startswith(f"{path}.")]
+        inside = [
+            layers[-1] for key, layers in self.provenance.items() if key.startswith(f"{path}.")
+        ]
         if inside:
             return next((item for item in inside if item.origin == COMMAND_LINE), inside[0])
         around = path.rpartition(".")[0]
         return self.source(around) if around else None
+
+    def locate(self, error: RecipeError) -> RecipeError:
+        """Copy of the error whose findings also say where the value was set."""
+        located = tuple(
+            item if item.source or not item.at else replace(item, source=self.source(item.at))
+            for item in error.findings
+        )
+        return RecipeError(located, error.exit_code)
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,8 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     for item in parsed:
         if not _is_choice(item, groups):
             _record_override(item, provenance)
-    return Composition(name, json.loads(json.dumps(tree)), provenance)
+    tree = json.loads(json.dumps(tree)) | {"name": name}
+    return Composition(name, tree, provenance)
 
 
 def search_roots(config_dirs: Sequence[Path]) -> list[Path]:

@@ -97,7 +97,7 @@ def ensure_tiny_checkpoint(
     _check_request(module, family=family, model=model, dtype=dtype)
     config = module.tiny_config(model, dtype=dtype)
     key = _content_key(config, family=family, seed=seed, dtype=dtype)
-    target = folder / f"{family}-{dtype}-seed{seed}-{key[:12]}"
+    target = tiny_checkpoint_path(folder, family=family, model=model, seed=seed, dtype=dtype)
     if _is_complete(target, key):
         return target
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,6 +106,15 @@ def ensure_tiny_checkpoint(
         if not _is_complete(target, key):
             _write(target, module, config, seed=seed, dtype=dtype, key=key)
     return target
+
+
+def tiny_checkpoint_path(
+    folder: Path, *, family: str, model: dict[str, Json], seed: int, dtype: str
+) -> Path:
+    """Where `ensure_tiny_checkpoint` puts the files; nothing is written."""
+    config = tiny_family(family).tiny_config(model, dtype=dtype)
+    key = _content_key(config, family=family, seed=seed, dtype=dtype)
+    return folder / f"{family}-{dtype}-seed{seed}-{key[:12]}"
 
 
 def _check_request(

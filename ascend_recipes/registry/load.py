@@ -128,7 +128,7 @@ def unknown_key(table: str, key: str, options: list[str]) -> RecipeError:
 
 
 def _extension_roots() -> list[Path]:
-    roots = []
+    roots: list[Path] = []
     for point in entry_points(group=ENTRY_POINT_GROUP):
         package = point.load()
         roots.extend(Path(folder) for folder in package.__path__)

@@ -36,4 +36,3 @@ class DsparkDrafterSpec(Spec):
 DrafterSpec = Annotated[
     NoDrafterSpec | MtpDrafterSpec | DsparkDrafterSpec, Field(discriminator="kind")
 ]
-

@@ -25,10 +25,13 @@ class Binding(Spec):
 
     provider: Provider
     symbol: str
-    """Dispatcher name that is called, for example `npu::npu_rms_norm`; of `torch`, the reference."""
+    """Dispatcher name that is called, for example `npu::npu_rms_norm`; of `torch`, the
+    reference."""
     implementation: ImplementationPath
     """Function with the operation's signature that maps arguments to the symbol."""
     hardware: tuple[Name, ...]
+    needs: tuple[Name, ...] = ()
+    """Traits that the plan must have, for example `state_float32`; empty serves every plan."""
     constraints: tuple[str, ...] = ()
     """What the vendor's documentation demands, one sentence each."""
 

@@ -53,6 +53,20 @@ class LayerPlan(Spec):
     """Cache layout, for example `kv bfloat16 [block, 2*kv_heads, 128, head_dim]`."""
 
 
+class CachePlan(Spec):
+    """Geometry and element types of the caches, as they will be after vLLM's own unification."""
+
+    kind: Name
+    kernel_block_size: Count
+    """Tokens per block that attention kernels address."""
+    block_size: Count
+    """Tokens per block of the cache manager; larger where states share the pages."""
+    prefix_caching: bool
+    kv_dtype: str
+    state_dtype: str | None = None
+    state_mode: str = "none"
+
+
 class GroupPlan(Spec):
     """A family of parallel groups as a rule instead of a list of ranks."""
 
@@ -60,7 +74,7 @@ class GroupPlan(Spec):
     size: Count
     count: Count
     ranks: str
-    """Rule, for example `consecutive` or `stride 4`; with `size` and `count` it gives every rank."""
+    """Rule, for example `consecutive` or `stride 4`; with size and count it gives every rank."""
 
 
 class GraphPlan(Spec):
@@ -84,7 +98,8 @@ class RolePlan(Spec):
     name: Name
     nodes: Count = 1
     dies_per_node: Count
-    engine: dict[str, Json] = Field(default_factory=dict)
+    changes: dict[str, Json] = Field(default_factory=dict)
+    """Recipe sections that the role overrides, and with what."""
     env: dict[str, str] = Field(default_factory=dict)
 
 
@@ -111,6 +126,7 @@ class LaunchPlan(Spec):
     hooks: tuple[Name, ...]
     """Rows of `registry/hooks` to register: model classes, layers, kernels, backends."""
     layers: tuple[LayerPlan, ...]
+    cache: CachePlan
     quantization: Name | None = None
     groups: tuple[GroupPlan, ...]
     graph: GraphPlan
@@ -131,9 +147,29 @@ class LaunchPlan(Spec):
         return self.model_copy(update={"digest": plan_digest(self)})
 
 
-def canonical_json(tree: object) -> str:
-    """Serialise so that equal data gives equal bytes."""
-    return json.dumps(tree, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
+def canonical_json(tree: Json) -> str:
+    """Serialise so that equal data gives equal bytes: sorted keys, short parts on one line."""
+    return _render(tree, indent=0, room=_LINE) + "\n"
+
+
+_LINE = 100
+
+
+def _render(tree: Json, *, indent: int, room: int) -> str:
+    flat = json.dumps(tree, sort_keys=True, ensure_ascii=False)
+    if len(flat) <= room or not isinstance(tree, dict | list) or not tree:
+        return flat
+    inner = indent + 2
+    if isinstance(tree, dict):
+        heads = [(f"{json.dumps(key, ensure_ascii=False)}: ", tree[key]) for key in sorted(tree)]
+    else:
+        heads = [("", item) for item in tree]
+    lines = [
+        f"{' ' * inner}{head}{_render(value, indent=inner, room=_LINE - inner - len(head))}"
+        for head, value in heads
+    ]
+    opening, closing = "{}" if isinstance(tree, dict) else "[]"
+    return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * indent}{closing}"
 
 
 def plan_digest(plan: LaunchPlan) -> str:

@@ -35,6 +35,9 @@ def _env_text(value: object) -> object:
 EnvValue = Annotated[str, BeforeValidator(_env_text)]
 
 
+_ONE_ROLE: dict[RoleName, RoleSpec] = {"serve": RoleSpec()}
+
+
 class RuntimeSpec(Spec):
     """Who serves the plan."""
 
@@ -83,6 +86,8 @@ class Recipe(Spec):
     """A complete, validated recipe."""
 
     schema_version: Literal[1]
+    name: Name
+    """What the user typed after `recipe=`; set by composition."""
     about: str
     """What the deployment is, in one line."""
     source: tuple[str, ...] = Field(min_length=1)
@@ -106,7 +111,7 @@ class Recipe(Spec):
     serving: ServingSpec = ServingSpec()
     env: dict[str, EnvValue] = Field(default_factory=dict)
     """Environment of every process. Secrets come from the site or the shell, never from here."""
-    roles: dict[RoleName, RoleSpec] = Field(default_factory=lambda: {"serve": RoleSpec()})
+    roles: dict[RoleName, RoleSpec] = Field(default_factory=lambda: dict(_ONE_ROLE))
     """Roles of the deployment; one `serve` unless prefill and decode are apart."""
     nodes: Count = 1
     """Machines of the `serve` role."""
@@ -136,5 +141,3 @@ class Recipe(Spec):
         if names not in ({"serve"}, {"prefill", "decode"}):
             raise ValueError("roles are either `serve` alone or `prefill` and `decode`")
         return self
-
-

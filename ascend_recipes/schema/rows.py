@@ -31,7 +31,7 @@ class LayerFacts(Spec):
     """A kind of decoder layer and how many of them a model has."""
 
     kind: Name
-    """`full_attention`, `linear_attention`, `sliding_attention`, `compressed_4`, `compressed_128`, …"""
+    """`full_attention`, `linear_attention`, `sliding_attention`, `compressed_4`, …"""
     count: Count
 
 
@@ -71,6 +71,8 @@ class ModelRow(FactRow):
     """Key of config.json under which the language model's fields stand; none if flat."""
     native: bool
     """Whether the native runtime implements the family."""
+    native_drafters: tuple[Name, ...] = ()
+    """Drafters of the family that the native runtime implements."""
     config: dict[str, Json]
     """Fields of the language model's configuration, under their published names."""
     layers: tuple[LayerFacts, ...]

@@ -72,6 +72,19 @@ class RoleSpec(Spec):
     attention: dict[str, Json] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def sections(self) -> dict[str, dict[str, Json]]:
+        """Overrides by section."""
+        return {
+            "parallel": self.parallel,
+            "scheduler": self.scheduler,
+            "cache": self.cache,
+            "graph": self.graph,
+            "drafter": self.drafter,
+            "moe": self.moe,
+            "attention": self.attention,
+        }
+
 
 RoleName = Literal["serve", "prefill", "decode"]
 

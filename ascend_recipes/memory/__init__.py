@@ -1,0 +1,1 @@
+"""Sizes of caches and states, computed from architecture facts without torch."""

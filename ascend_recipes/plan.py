@@ -1,0 +1,153 @@
+"""Plan: flatten a resolved recipe to plain data, with a reason for every value."""
+
+from dataclasses import dataclass
+
+from ascend_recipes.errors import Finding
+from ascend_recipes.planning.cache import plan_cache
+from ascend_recipes.planning.capture import default_capture_sizes
+from ascend_recipes.planning.engine import checkpoint_folder, plan_engine, plan_server
+from ascend_recipes.planning.environment import plan_environment
+from ascend_recipes.planning.ledger import Ledger, Reason
+from ascend_recipes.planning.topology import plan_groups, plan_layers, plan_roles
+from ascend_recipes.resolve import ResolvedRecipe, binding_name
+from ascend_recipes.rules.graph import query_length
+from ascend_recipes.rules.runtime import launch_blockers
+from ascend_recipes.schema.plan import (
+    DrafterPlan,
+    GraphPlan,
+    LaunchPlan,
+    ModelPlan,
+    RuntimePlan,
+)
+
+_GRAPH_MODES = {
+    "none": "NONE",
+    "full_decode": "FULL_DECODE_ONLY",
+    "full": "FULL",
+    "piecewise": "PIECEWISE",
+    "full_and_piecewise": "FULL_AND_PIECEWISE",
+}
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """A plan, why it is as it is, and what stands in the way of running it."""
+
+    plan: LaunchPlan
+    reasons: dict[str, Reason]
+    findings: tuple[Finding, ...]
+    """Warnings and remarks."""
+    blockers: tuple[Finding, ...]
+    """Errors that stop a launch, not a plan: what is not implemented, not verified."""
+    resolved: ResolvedRecipe
+
+    def reasons_json(self) -> dict[str, dict[str, str]]:
+        """Content of the reasons file."""
+        return {key: reason.to_json() for key, reason in sorted(self.reasons.items())}
+
+
+def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
+    """Decide everything that a process of this deployment needs to know.
+
+    Raises:
+        RecipeError: a role that does not fit its nodes.
+    """
+    ledger = Ledger(resolved)
+    recipe = resolved.recipe
+    graph = _plan_graph(resolved, ledger)
+    drafter = _plan_drafter(resolved, ledger)
+    native = recipe.runtime.kind == "native"
+    plan = LaunchPlan(
+        recipe=recipe.name,
+        runtime=_plan_runtime(resolved, ledger),
+        device=recipe.device.kind,
+        scale=recipe.scale.kind,
+        hardware=recipe.hardware,
+        model=_plan_model(resolved, ledger),
+        platform=resolved.platform if native else "vllm_ascend",
+        engine=plan_engine(resolved, ledger, graph, drafter),
+        server=plan_server(resolved, ledger),
+        env=plan_environment(resolved, ledger),
+        hooks=resolved.hooks if native else (),
+        layers=plan_layers(resolved, ledger),
+        cache=plan_cache(resolved),
+        quantization=resolved.checkpoint.format,
+        groups=plan_groups(resolved, ledger),
+        graph=graph,
+        drafter=drafter,
+        operations=_plan_operations(resolved, ledger) if native else {},
+        roles=plan_roles(resolved, ledger),
+        relaxed=recipe.device.relaxed if recipe.device.kind == "emulated" else (),
+    ).with_digest()
+    _explain_rest(resolved, ledger)
+    blockers = tuple(launch_blockers(resolved))
+    return PlannedLaunch(plan, ledger.reasons, resolved.findings, blockers, resolved)
+
+
+def _plan_runtime(resolved: ResolvedRecipe, ledger: Ledger) -> RuntimePlan:
+    kind = resolved.recipe.runtime.kind
+    ledger.from_row("runtime", "runtimes", kind)
+    return RuntimePlan(name=kind, vllm=resolved.runtime.vllm[resolved.runtime_version])
+
+
+def _plan_model(resolved: ResolvedRecipe, ledger: Ledger) -> ModelPlan:
+    recipe = resolved.recipe
+    ledger.from_row("model", "models", recipe.model)
+    return ModelPlan(
+        key=recipe.model,
+        architecture=resolved.model.architecture,
+        checkpoint=str(checkpoint_folder(resolved)),
+        tiny_seed=recipe.scale.seed if recipe.scale.kind == "tiny" else None,
+    )
+
+
+def _plan_graph(resolved: ResolvedRecipe, ledger: Ledger) -> GraphPlan:
+    spec = resolved.recipe.graph
+    ledger.from_recipe("graph.mode", "graph.kind")
+    if spec.kind == "none":
+        return GraphPlan(mode="NONE")
+    sizes = spec.capture_sizes
+    if sizes:
+        ledger.from_recipe("graph.capture_sizes", "graph.capture_sizes")
+    else:
+        batch = resolved.recipe.scheduler.max_num_seqs
+        sizes = default_capture_sizes(batch, query_length(resolved))
+        because = f"ladder up to {batch} requests of {query_length(resolved)} token(s)"
+        ledger.decided("graph.capture_sizes", "plan.capture_ladder", because)
+    return GraphPlan.model_validate({"mode": _GRAPH_MODES[spec.kind], "capture_sizes": sizes})
+
+
+def _plan_drafter(resolved: ResolvedRecipe, ledger: Ledger) -> DrafterPlan | None:
+    spec, facts = resolved.recipe.drafter, resolved.drafter
+    ledger.from_recipe("drafter", "drafter.kind")
+    if spec.kind == "none" or facts is None:
+        return None
+    return DrafterPlan(
+        kind=spec.kind,
+        architecture=facts.architecture,
+        num_draft_tokens=spec.num_draft_tokens,
+    )
+
+
+def _plan_operations(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]:
+    for name, binding in resolved.bindings.items():
+        because = f"first provider in order that serves {resolved.recipe.hardware}"
+        if binding.needs:
+            because += f" with {', '.join(binding.needs)}"
+        ledger.from_row(f"operations.{name}", "operations", name, because)
+    return {name: binding_name(binding) for name, binding in resolved.bindings.items()}
+
+
+def _explain_rest(resolved: ResolvedRecipe, ledger: Ledger) -> None:
+    for key in (*resolved.hooks, resolved.platform):
+        if key in resolved.registry.hooks:
+            because = resolved.registry.hooks[key].because
+            ledger.from_row(f"hooks.{key}", "hooks", key, because)
+    ledger.from_recipe("recipe", "about", "named on the command line")
+    ledger.from_recipe("device", "device.kind")
+    ledger.from_recipe("scale", "scale.kind")
+    ledger.from_recipe("hardware", "hardware")
+    ledger.from_recipe("cache", "cache.kind")
+    ledger.from_recipe("relaxed", "device.kind")
+    ledger.from_row("quantization", "quantization", resolved.checkpoint.format)
+    ledger.decided("platform", "plan.platform", "the runtime's platform class")

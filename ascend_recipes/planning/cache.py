@@ -1,0 +1,47 @@
+"""The cache part of the plan."""
+
+from ascend_recipes.memory.hybrid import hybrid_pages
+from ascend_recipes.resolve import ResolvedRecipe, state_dtype
+from ascend_recipes.schema.plan import CachePlan
+
+
+def plan_cache(resolved: ResolvedRecipe) -> CachePlan:
+    """Kernel block, unified block, and element types."""
+    cache = resolved.recipe.cache
+    hybrid = cache.kind == "hybrid"
+    return CachePlan(
+        kind=cache.kind,
+        kernel_block_size=cache.block_size,
+        block_size=unified_block_size(resolved) or cache.block_size,
+        prefix_caching=cache.prefix_caching,
+        kv_dtype=kv_dtype(resolved),
+        state_dtype=state_dtype(resolved.recipe, resolved.config) if hybrid else None,
+        state_mode=state_mode(resolved),
+    )
+
+
+def kv_dtype(resolved: ResolvedRecipe) -> str:
+    """Element type of keys and values."""
+    cache = resolved.recipe.cache
+    chosen = "model" if cache.kind == "heterogeneous" else cache.kv_dtype
+    return resolved.recipe.checkpoint.dtype if chosen == "model" else chosen
+
+
+def state_mode(resolved: ResolvedRecipe) -> str:
+    """When recurrent states are kept: `align` at block boundaries, else only the running one."""
+    return "align" if "prefix_align" in resolved.traits else "none"
+
+
+def unified_block_size(resolved: ResolvedRecipe) -> int | None:
+    """Tokens per block after vLLM has unified pages and states; none without states."""
+    if resolved.recipe.cache.kind != "hybrid" or "state_cache" not in resolved.traits:
+        return None
+    drafter = resolved.recipe.drafter
+    return hybrid_pages(
+        resolved.config,
+        tp=resolved.recipe.parallel.tp,
+        kernel_block=resolved.recipe.cache.block_size,
+        model_dtype=kv_dtype(resolved),
+        state_dtype=state_dtype(resolved.recipe, resolved.config),
+        num_draft_tokens=0 if drafter.kind == "none" else drafter.num_draft_tokens,
+    ).block_tokens

@@ -1,0 +1,24 @@
+"""Capture sizes of static decode graphs, in tokens."""
+
+CAPTURE_CAP = 512
+"""Largest default capture size (vllm-ascend platform.py:1275-1311; vLLM config/vllm.py:2328)."""
+
+_FIRST = (1, 2, 4)
+
+
+def default_capture_sizes(max_num_seqs: int, query_length: int) -> tuple[int, ...]:
+    """Ladder of decode batches times tokens per request, up to the largest batch or the cap.
+
+    The largest batch is always on the ladder where the cap admits it: a batch that is off the
+    ladder runs without a graph, and nobody is told.
+
+    Args:
+        max_num_seqs: Largest decode batch in requests.
+        query_length: Tokens per request in a decode step: 1 plus the draft tokens.
+    """
+    largest = min(max_num_seqs, CAPTURE_CAP // query_length)
+    batches = {size for size in _FIRST if size <= largest}
+    batches.update(range(8, min(largest, 256) + 1, 8))
+    batches.update(range(256, largest + 1, 16))
+    batches.add(largest)
+    return tuple(size * query_length for size in sorted(batches))

@@ -1,0 +1,174 @@
+"""Engine and server arguments, by the names that vLLM gives them."""
+
+from pathlib import Path
+
+from ascend_recipes.paths import cache_root
+from ascend_recipes.planning.cache import state_mode
+from ascend_recipes.planning.ledger import Ledger, Section
+from ascend_recipes.resolve import ResolvedRecipe, state_dtype
+from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.plan import DrafterPlan, GraphPlan
+
+
+def plan_engine(
+    resolved: ResolvedRecipe, ledger: Ledger, graph: GraphPlan, drafter: DrafterPlan | None
+) -> dict[str, Json]:
+    """Fields of vLLM's `EngineArgs`; nothing that matters is left to a default."""
+    section = Section(ledger, "engine")
+    _add_weights(resolved, section)
+    _add_scheduler(resolved, section)
+    _add_cache(resolved, section)
+    _add_parallel(resolved, section)
+    _add_graph(section, graph)
+    _add_drafter(resolved, section, drafter)
+    for key, value in resolved.recipe.extra_args.items():
+        section.recipe(key, value, f"extra_args.{key}")
+    return section.values
+
+
+def plan_server(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, Json]:
+    """Arguments of the API server that are not engine arguments."""
+    section = Section(ledger, "server")
+    serving = resolved.recipe.serving
+    section.recipe("host", serving.host, "serving.host")
+    section.recipe("port", serving.port, "serving.port")
+    if parser := serving.tool_call_parser:
+        section.recipe("tool_call_parser", parser, "serving.tool_call_parser")
+    elif parser := resolved.model.tool_call_parser:
+        section.row("tool_call_parser", parser, "models", resolved.recipe.model)
+    if parser:
+        automatic = serving.auto_tool_choice
+        section.recipe("enable_auto_tool_choice", automatic, "serving.auto_tool_choice")
+    if serving.api_servers > 1:
+        section.recipe("api_server_count", serving.api_servers, "serving.api_servers")
+    return section.values
+
+
+def checkpoint_folder(resolved: ResolvedRecipe) -> Path:
+    """Folder of the weights: named, tiny, or below the first weight root that has it."""
+    recipe = resolved.recipe
+    if recipe.checkpoint.path:
+        return Path(recipe.checkpoint.path)
+    if recipe.scale.kind == "tiny":
+        from ascend_recipes.tiny import tiny_checkpoint_path
+
+        return tiny_checkpoint_path(
+            tiny_folder(recipe.site.cache_folder),
+            family=resolved.model.family,
+            model=resolved.model.config,
+            seed=recipe.scale.seed,
+            dtype=recipe.checkpoint.dtype,
+        )
+    facts = resolved.checkpoint
+    folder = (facts.hub or facts.modelscope or recipe.model).rpartition("/")[2]
+    roots = [Path(root) for root in recipe.site.weight_roots]
+    existing = [root / folder for root in roots if (root / folder).is_dir()]
+    return existing[0] if existing else roots[0] / folder
+
+
+def tiny_folder(cache_folder: str | None) -> Path:
+    """Where tiny checkpoints are kept."""
+    return (Path(cache_folder) if cache_folder else cache_root()) / "tiny"
+
+
+def _add_weights(resolved: ResolvedRecipe, section: Section) -> None:
+    recipe = resolved.recipe
+    checkpoint = recipe.checkpoint
+    section.recipe(
+        "model", str(checkpoint_folder(resolved)), "checkpoint.path", "where weights are"
+    )
+    served = recipe.serving.served_model_name or recipe.model
+    section.recipe("served_model_name", served, "serving.served_model_name")
+    section.recipe("dtype", checkpoint.dtype, "checkpoint.dtype")
+    section.recipe(
+        "trust_remote_code", checkpoint.trust_remote_code, "checkpoint.trust_remote_code"
+    )
+    section.decided("seed", 0, "sampling is reproducible unless a request asks otherwise")
+    if mode := resolved.model.tokenizer_mode:
+        section.row("tokenizer_mode", mode, "models", recipe.model)
+    if parser := recipe.serving.reasoning_parser:
+        section.recipe("reasoning_parser", parser, "serving.reasoning_parser")
+    elif parser := resolved.model.reasoning_parser:
+        section.row("reasoning_parser", parser, "models", recipe.model)
+    if method := resolved.quantization.method:
+        section.row("quantization", method, "quantization", resolved.checkpoint.format)
+    if checkpoint.load_strategy != "default":
+        key, path = "safetensors_load_strategy", "checkpoint.load_strategy"
+        section.recipe(key, checkpoint.load_strategy, path)
+    if checkpoint.load_threads:
+        options: dict[str, Json] = {
+            "enable_multithread_load": True,
+            "num_threads": checkpoint.load_threads,
+        }
+        section.recipe("model_loader_extra_config", options, "checkpoint.load_threads")
+    if "vision" in resolved.model.traits:
+        section.decided("language_model_only", True, "the native runtime serves text only so far")
+
+
+def _add_scheduler(resolved: ResolvedRecipe, section: Section) -> None:
+    scheduler = resolved.recipe.scheduler
+    for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
+        section.recipe(key, getattr(scheduler, key), f"scheduler.{key}")
+    section.decided("enable_chunked_prefill", True, "long prompts share steps with decodes")
+    racing = {"prefix_align", "drafter"} <= resolved.traits
+    if scheduler.async_scheduling and racing:
+        section.decided(
+            "async_scheduling",
+            False,
+            "aligned states with a drafter: vLLM 0.32 permutes accepted-token counts twice "
+            "(vllm/v1/worker/gpu_model_runner.py:2074)",
+        )
+    else:
+        key = "async_scheduling"
+        section.recipe(key, scheduler.async_scheduling, f"scheduler.{key}")
+
+
+def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
+    cache = resolved.recipe.cache
+    section.recipe("block_size", cache.block_size, "cache.block_size")
+    section.recipe("enable_prefix_caching", cache.prefix_caching, "cache.prefix_caching")
+    section.recipe("gpu_memory_utilization", cache.memory_fraction, "cache.memory_fraction")
+    if cache.memory_bytes is not None:
+        section.recipe("kv_cache_memory_bytes", cache.memory_bytes, "cache.memory_bytes")
+    if "state_cache" in resolved.traits:
+        section.recipe("mamba_cache_mode", state_mode(resolved), "cache.state_mode")
+        dtype = state_dtype(resolved.recipe, resolved.config)
+        section.recipe("mamba_ssm_cache_dtype", dtype, "cache.state_dtype")
+
+
+def _add_parallel(resolved: ResolvedRecipe, section: Section) -> None:
+    parallel = resolved.recipe.parallel
+    section.recipe("tensor_parallel_size", parallel.tp, "parallel.tp")
+    for key, value, field in (
+        ("data_parallel_size", parallel.dp, "dp"),
+        ("pipeline_parallel_size", parallel.pp, "pp"),
+        ("decode_context_parallel_size", parallel.dcp, "dcp"),
+    ):
+        if value > 1:
+            section.recipe(key, value, f"parallel.{field}")
+    if parallel.ep:
+        section.recipe("enable_expert_parallel", True, "parallel.ep")
+    local = parallel.tp * parallel.pp > 1
+    executor = "mp" if local else "uni"
+    section.decided(
+        "distributed_executor_backend", executor, "one process a die, spawned by the engine core"
+    )
+
+
+def _add_graph(section: Section, graph: GraphPlan) -> None:
+    config: dict[str, Json] = {"mode": 0, "cudagraph_mode": graph.mode}
+    if graph.capture_sizes:
+        config["cudagraph_capture_sizes"] = list(graph.capture_sizes)
+    section.recipe("compilation_config", config, "graph.kind", "graph section, without inductor")
+
+
+def _add_drafter(resolved: ResolvedRecipe, section: Section, drafter: DrafterPlan | None) -> None:
+    spec = resolved.recipe.drafter
+    if drafter is None or spec.kind == "none":
+        return
+    config: dict[str, Json] = {
+        "method": drafter.kind,
+        "num_speculative_tokens": drafter.num_draft_tokens,
+        "enforce_eager": not spec.graph,
+    }
+    section.recipe("speculative_config", config, "drafter.kind")

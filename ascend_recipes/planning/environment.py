@@ -1,0 +1,26 @@
+"""Environment variables of every process."""
+
+from ascend_recipes.planning.ledger import Ledger, Section
+from ascend_recipes.resolve import ResolvedRecipe
+
+_NATIVE = {
+    "VLLM_PLUGINS": ("ascend_recipes", "an installed vllm-ascend must not activate beside us"),
+    "VLLM_USE_V2_MODEL_RUNNER": ("0", "our runner subclasses the V1 runner"),
+    "VLLM_USE_BREAKABLE_CUDAGRAPH": ("0", "breakable graphs need CUDA graphs"),
+    "VLLM_WORKER_MULTIPROC_METHOD": ("spawn", "a forked process inherits device state"),
+    "VLLM_NO_USAGE_STATS": ("1", "no data leaves the machine unasked"),
+}
+
+
+def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]:
+    """The recipe's variables, and those that the runtime needs."""
+    section = Section(ledger, "env")
+    for name, value in sorted(resolved.recipe.env.items()):
+        section.recipe(name, value, f"env.{name}")
+    if resolved.recipe.runtime.kind == "native":
+        for name, (value, because) in _NATIVE.items():
+            section.decided(name, value, because)
+    if resolved.recipe.device.kind == "emulated":
+        because = "torch must not look for NPU libraries"
+        section.decided("TORCH_DEVICE_BACKEND_AUTOLOAD", "0", because)
+    return {name: str(value) for name, value in section.values.items()}

@@ -1,0 +1,100 @@
+"""Layers, parallel groups and roles of the plan."""
+
+from ascend_recipes.errors import recipe_error
+from ascend_recipes.planning.ledger import Ledger
+from ascend_recipes.resolve import ResolvedRecipe, role_recipe
+from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.plan import GroupPlan, LayerPlan, RolePlan
+from ascend_recipes.schema.serving import RoleName
+
+
+def plan_layers(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[LayerPlan, ...]:
+    """Layer kinds with their counts, backends and cache layouts."""
+    layers = []
+    for index, layer in enumerate(resolved.model.layers):
+        backend = resolved.backends[layer.kind]
+        layers.append(
+            LayerPlan(
+                pattern=resolved.model.layer_pattern,
+                kind=layer.kind,
+                count=_effective_count(resolved, layer.count),
+                backend=backend,
+                cache=resolved.registry.backends[backend].cache,
+            )
+        )
+        because = f"serves {layer.kind} layers with attention {resolved.recipe.attention.kind}"
+        ledger.from_row(f"layers.{index}", "backends", backend, because)
+    return tuple(layers)
+
+
+def plan_groups(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[GroupPlan, ...]:
+    """Process groups as rules; ranks count tensor-parallel members first, then stages, then data.
+
+    The order is vLLM's (vllm/distributed/parallel_state.py, initialize_model_parallel).
+    """
+    parallel = resolved.recipe.parallel
+    world = parallel.world_size
+    stage = parallel.tp * parallel.pp
+    rules = [
+        ("tp", parallel.tp, "consecutive"),
+        ("pp", parallel.pp, f"stride {parallel.tp}"),
+        ("dp", parallel.dp, f"stride {stage}"),
+    ]
+    if parallel.ep:
+        size = parallel.tp * parallel.dp
+        rule = "all" if parallel.pp == 1 else f"tp blocks with stride {stage}"
+        rules.append(("ep", size, rule))
+    for axis, _, _ in rules:
+        ledger.from_recipe(f"groups.{axis}", f"parallel.{axis}")
+    return tuple(
+        GroupPlan(axis=axis, size=size, count=world // size, ranks=rule)
+        for axis, size, rule in rules
+        if size > 1 or axis == "tp"
+    )
+
+
+def group_ranks(group: GroupPlan, *, tp: int, pp: int, dp: int) -> tuple[tuple[int, ...], ...]:
+    """Every group of an axis as ranks."""
+    rank = [[[(d * pp + p) * tp + t for t in range(tp)] for p in range(pp)] for d in range(dp)]
+    if group.axis == "tp":
+        return tuple(tuple(rank[d][p]) for d in range(dp) for p in range(pp))
+    if group.axis == "pp":
+        return tuple(tuple(rank[d][p][t] for p in range(pp)) for d in range(dp) for t in range(tp))
+    if group.axis == "dp":
+        return tuple(tuple(rank[d][p][t] for d in range(dp)) for p in range(pp) for t in range(tp))
+    return tuple(tuple(rank[d][p][t] for d in range(dp) for t in range(tp)) for p in range(pp))
+
+
+def plan_roles(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[RolePlan, ...]:
+    """Roles with their nodes and what they change."""
+    recipe = resolved.recipe
+    roles = []
+    for name, spec in sorted(recipe.roles.items()):
+        view = recipe if name == "serve" else role_recipe(recipe, name)
+        nodes = recipe.nodes if name == "serve" else spec.nodes
+        changes: dict[str, Json] = {key: value for key, value in spec.sections.items() if value}
+        dies = _dies_per_node(resolved, name, view.parallel.world_size, nodes)
+        role = RolePlan(name=name, nodes=nodes, dies_per_node=dies, changes=changes, env=spec.env)
+        roles.append(role)
+        ledger.from_recipe(f"roles.{name}", f"roles.{name}")
+    return tuple(roles)
+
+
+def _dies_per_node(resolved: ResolvedRecipe, role: RoleName, world: int, nodes: int) -> int:
+    dies = -(-world // nodes)
+    if dies > resolved.hardware.dies_per_node:
+        raise recipe_error(
+            "parallel.world_exceeds_nodes",
+            f"role {role} needs {world} dies, but {nodes} node(s) of {resolved.recipe.hardware} "
+            f"have {nodes * resolved.hardware.dies_per_node}",
+            at=f"roles.{role}.parallel",
+            fix=f"roles.{role}.nodes={-(-world // resolved.hardware.dies_per_node)}",
+        )
+    return dies
+
+
+def _effective_count(resolved: ResolvedRecipe, count: int) -> int:
+    """Layers of a kind in the model that runs: tiny keeps the proportions."""
+    full, actual = resolved.model.config["num_hidden_layers"], resolved.config["num_hidden_layers"]
+    assert isinstance(full, int) and isinstance(actual, int)
+    return max(1, count * actual // full)

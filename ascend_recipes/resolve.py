@@ -1,0 +1,239 @@
+"""Resolve: turn the names of a recipe into registry rows and check needs against offers."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ascend_recipes.errors import Finding, RecipeError, Severity, Source
+from ascend_recipes.registry.load import Registry
+from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.drafter import NoDrafterSpec
+from ascend_recipes.schema.hook import HookKind
+from ascend_recipes.schema.operation import Binding
+from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.schema.rows import (
+    BackendRow,
+    CheckpointFacts,
+    DrafterFacts,
+    HardwareRow,
+    ModelRow,
+    QuantizationRow,
+    RuntimeRow,
+)
+from ascend_recipes.schema.serving import RoleName
+
+SourceOf = Callable[[str], Source | None]
+"""Where the value at a dotted recipe path was set."""
+
+_PROVIDER_ORDER = ("torch_npu", "cann_custom", "triton", "torch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedRecipe:
+    """A recipe whose names are replaced by rows."""
+
+    recipe: Recipe
+    registry: Registry
+    source_of: SourceOf
+    model: ModelRow
+    hardware: HardwareRow
+    runtime: RuntimeRow
+    runtime_version: str
+    checkpoint: CheckpointFacts
+    quantization: QuantizationRow
+    drafter: DrafterFacts | None
+    config: Mapping[str, Json]
+    """Language-model configuration that will run: the published one, or the tiny one."""
+    tiny_fields: tuple[str, ...]
+    """Configuration fields that the tiny model changes; empty at real scale."""
+    traits: frozenset[str]
+    backends: Mapping[str, str]
+    """Layer kind -> row in `registry/backends`."""
+    hooks: tuple[str, ...]
+    platform: str
+    bindings: Mapping[str, Binding]
+    """Operation -> how it is performed."""
+    findings: tuple[Finding, ...] = field(default=())
+    """Warnings and remarks; errors are raised."""
+
+
+def resolve_recipe(
+    recipe: Recipe, registry: Registry, source_of: SourceOf = lambda _: None
+) -> ResolvedRecipe:
+    """Look up every name, then run the rules over the result.
+
+    Raises:
+        RecipeError: unknown names (exit code 2), or all errors that the rules find (3).
+    """
+    from ascend_recipes.rules import check_rules
+
+    resolved = _look_up(recipe, registry, source_of)
+    findings = tuple(check_rules(resolved))
+    errors = tuple(item for item in findings if item.severity is Severity.ERROR)
+    if errors:
+        raise RecipeError(errors + tuple(item for item in findings if item not in errors))
+    return _with_findings(resolved, findings)
+
+
+def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> ResolvedRecipe:
+    model = registry.models[recipe.model]
+    hardware = registry.hardware[recipe.hardware]
+    runtime = registry.runtimes[recipe.runtime.kind]
+    checkpoint = _checkpoint(recipe, model)
+    config, tiny_fields = _effective_config(recipe, model)
+    drafter = _drafter(recipe, model)
+    traits = _traits(recipe, model, config)
+    backends = _backends(recipe, model, registry)
+    hooks = _hooks(registry, traits, model)
+    platform = next((key for key in hooks if registry.hooks[key].kind is HookKind.PLATFORM), "none")
+    return ResolvedRecipe(
+        recipe=recipe,
+        registry=registry,
+        source_of=source_of,
+        model=model,
+        hardware=hardware,
+        runtime=runtime,
+        runtime_version=recipe.runtime.version or runtime.versions[-1],
+        checkpoint=checkpoint,
+        quantization=registry.quantization[checkpoint.format],
+        drafter=drafter,
+        config=config,
+        tiny_fields=tiny_fields,
+        traits=traits,
+        backends=backends,
+        hooks=tuple(key for key in hooks if key != platform),
+        platform=platform,
+        bindings=dict(_bindings(recipe, registry, backends, hooks, traits)),
+    )
+
+
+def _with_findings(resolved: ResolvedRecipe, findings: tuple[Finding, ...]) -> ResolvedRecipe:
+    return ResolvedRecipe(**(vars(resolved) | {"findings": findings}))
+
+
+def _checkpoint(recipe: Recipe, model: ModelRow) -> CheckpointFacts:
+    variant = recipe.checkpoint.variant
+    if variant not in model.checkpoints:
+        options = ", ".join(sorted(model.checkpoints))
+        finding = Finding(
+            id="checkpoint.unknown_variant",
+            message=f"{recipe.model} has no checkpoint {variant!r}; it has {options}",
+            at="checkpoint.variant",
+            fix=f"checkpoint.variant={next(iter(model.checkpoints))}",
+        )
+        raise RecipeError((finding,))
+    return model.checkpoints[variant]
+
+
+def _drafter(recipe: Recipe, model: ModelRow) -> DrafterFacts | None:
+    if isinstance(recipe.drafter, NoDrafterSpec):
+        return None
+    kind = recipe.drafter.kind
+    if kind not in model.drafters:
+        options = ", ".join(sorted(model.drafters)) or "none"
+        finding = Finding(
+            id="drafter.not_offered",
+            message=f"{recipe.model} has no drafter {kind!r}; it has {options}",
+            at="drafter.kind",
+            fix=f"drafter={next(iter(sorted(model.drafters)), 'none')}",
+        )
+        raise RecipeError((finding,))
+    return model.drafters[kind]
+
+
+def _effective_config(
+    recipe: Recipe, model: ModelRow
+) -> tuple[Mapping[str, Json], tuple[str, ...]]:
+    if recipe.scale.kind == "real":
+        return model.config, ()
+    from ascend_recipes.tiny import tiny_family
+
+    values = tiny_family(model.family).TINY_VALUES
+    return {**model.config, **values}, tuple(values)
+
+
+def _traits(recipe: Recipe, model: ModelRow, config: Mapping[str, Json]) -> frozenset[str]:
+    """Properties that hooks, bindings and rules ask for by name."""
+    traits = set(model.traits)
+    cache = recipe.cache
+    if cache.kind == "hybrid" and "recurrent_state" in traits:
+        traits.add("state_cache")
+        traits.add(f"state_{state_dtype(recipe, config)}")
+        if cache.prefix_caching and cache.state_mode == "align":
+            traits.add("prefix_align")
+    if not isinstance(recipe.drafter, NoDrafterSpec):
+        traits.add("drafter")
+    return frozenset(traits)
+
+
+def state_dtype(recipe: Recipe, config: Mapping[str, Json]) -> str:
+    """Element type of recurrent states: the recipe's, or the model's own setting."""
+    chosen = recipe.cache.state_dtype if recipe.cache.kind == "hybrid" else "model_config"
+    if chosen != "model_config":
+        return chosen
+    return str(config.get("mamba_ssm_dtype", recipe.checkpoint.dtype))
+
+
+def _backends(recipe: Recipe, model: ModelRow, registry: Registry) -> dict[str, str]:
+    """Backend of every layer kind; kinds without one are left out for the rules to report."""
+    chosen = {}
+    for layer in model.layers:
+        for key in registry.backends:
+            if serves(registry.backends[key], layer.kind, recipe):
+                chosen[layer.kind] = key
+                break
+    return chosen
+
+
+def serves(row: BackendRow, layer_kind: str, recipe: Recipe) -> bool:
+    """Whether a backend is the one for a layer kind under the recipe's choices."""
+    return (
+        layer_kind in row.layer_kinds
+        and recipe.attention.kind in row.attention_kinds
+        and recipe.hardware in row.hardware
+    )
+
+
+def _hooks(registry: Registry, traits: frozenset[str], model: ModelRow) -> tuple[str, ...]:
+    general = [key for key in registry.hooks if traits.issuperset(registry.hooks[key].needs)]
+    return tuple(sorted({*general, *model.model_hooks}))
+
+
+def _bindings(
+    recipe: Recipe,
+    registry: Registry,
+    backends: Mapping[str, str],
+    hooks: tuple[str, ...],
+    traits: frozenset[str],
+) -> Iterator[tuple[str, Binding]]:
+    """One binding an operation: the first provider in the order of preference that fits."""
+    called = {name for key in hooks for name in registry.hooks[key].operations}
+    called.update(
+        name for key in set(backends.values()) for name in registry.backends[key].operations
+    )
+    for name in sorted(called):
+        fitting = [
+            binding
+            for binding in registry.operations[name].bindings
+            if recipe.hardware in binding.hardware and traits.issuperset(binding.needs)
+        ]
+        if fitting:
+            yield name, min(fitting, key=lambda item: _PROVIDER_ORDER.index(item.provider))
+
+
+def binding_name(binding: Binding) -> str:
+    """Name in the plan: provider and the symbol without its namespace."""
+    return f"{binding.provider}.{binding.symbol.rpartition('::')[2]}"
+
+
+def role_recipe(recipe: Recipe, role: RoleName) -> Recipe:
+    """The recipe as one role sees it: its overrides merged into the sections."""
+    spec = recipe.roles[role]
+    tree = json.loads(recipe.model_dump_json())
+    for section, changes in spec.sections.items():
+        if changes:
+            base = tree[section] if "kind" not in changes else {}
+            tree[section] = {**base, **changes}
+    tree["env"] = {**tree["env"], **spec.env}
+    tree["nodes"] = spec.nodes
+    return Recipe.model_validate_json(json.dumps(tree))
