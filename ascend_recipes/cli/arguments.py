@@ -1,0 +1,219 @@
+"""Reads the command line into an `Invocation`, without knowing any recipe."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ascend_recipes.cli.suggest import did_you_mean
+from ascend_recipes.cli.words import is_override
+from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
+
+COMMANDS = {
+    "serve": "start an OpenAI-compatible server (the default)",
+    "generate": "answer the given prompts once and end",
+    "plan": "print what would be started, and why",
+    "check": "report findings only",
+    "list": "list the recipes",
+}
+CFG_KINDS = ("job", "hydra", "all")
+INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """One call of `ascend-run`."""
+
+    command: str = "serve"
+    words: tuple[str, ...] = ()
+    """Override words as typed, `recipe=…` among them."""
+    prompts: tuple[str, ...] = ()
+    """Free text, exactly as typed."""
+    max_tokens: int = 64
+    config_dirs: tuple[Path, ...] = ()
+    json: bool = False
+    strict: bool = False
+    quiet: bool = False
+    multirun: bool = False
+    help: bool = False
+    version: bool = False
+    cfg: str = ""
+    """Which of Hydra's configurations to print: one of `CFG_KINDS`, or empty."""
+    info: str = ""
+    """Which of Hydra's reports to print: one of `INFO_KINDS`, or empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag:
+    """A flag of the command line and what it does to the invocation."""
+
+    names: tuple[str, ...]
+    summary: str
+    apply: Callable[[Invocation, str], Invocation]
+    value: str = ""
+    """Name of the value in the help text; empty for a switch."""
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    """Value taken when the next word is not one of `choices`."""
+
+
+def _add_prompt(invocation: Invocation, text: str) -> Invocation:
+    return replace(invocation, prompts=(*invocation.prompts, text))
+
+
+def _add_config_dir(invocation: Invocation, text: str) -> Invocation:
+    folder = Path(text).expanduser()
+    if not folder.is_dir():
+        raise _usage("cli.config_dir", f"--config-dir {text}: there is no such folder")
+    return replace(invocation, config_dirs=(*invocation.config_dirs, folder.resolve()))
+
+
+def _set_max_tokens(invocation: Invocation, text: str) -> Invocation:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        message = f"--max-tokens takes a number of tokens, not {text!r}"
+        raise _usage("cli.bad_value", message, fix="--max-tokens 64")
+    return replace(invocation, max_tokens=int(text))
+
+
+FLAGS = (
+    Flag(
+        names=("--json",),
+        summary="print one JSON document on stdout",
+        apply=lambda invocation, _: replace(invocation, json=True),
+    ),
+    Flag(
+        names=("--config-dir", "-cd"),
+        summary="another folder with recipe/ and presets; repeatable",
+        value="DIR",
+        apply=_add_config_dir,
+    ),
+    Flag(
+        names=("--prompt",),
+        summary="text for generate, taken exactly as typed; repeatable",
+        value="TEXT",
+        apply=_add_prompt,
+    ),
+    Flag(
+        names=("--max-tokens",),
+        summary="longest answer of generate, in tokens (64)",
+        value="N",
+        apply=_set_max_tokens,
+    ),
+    Flag(
+        names=("--multirun", "-m"),
+        summary="plan or check every combination of comma lists",
+        apply=lambda invocation, _: replace(invocation, multirun=True),
+    ),
+    Flag(
+        names=("--strict",),
+        summary="warnings fail too",
+        apply=lambda invocation, _: replace(invocation, strict=True),
+    ),
+    Flag(
+        names=("--quiet", "-q"),
+        summary="no progress",
+        apply=lambda invocation, _: replace(invocation, quiet=True),
+    ),
+    Flag(
+        names=("--cfg", "-c"),
+        summary="print the composed configuration: " + ", ".join(CFG_KINDS),
+        value="KIND",
+        choices=CFG_KINDS,
+        default="job",
+        apply=lambda invocation, kind: replace(invocation, cfg=kind),
+    ),
+    Flag(
+        names=("--info", "-i"),
+        summary="print how Hydra composed it: " + ", ".join(INFO_KINDS),
+        value="KIND",
+        choices=INFO_KINDS,
+        default="all",
+        apply=lambda invocation, kind: replace(invocation, info=kind),
+    ),
+    Flag(
+        names=("--help", "-h"),
+        summary="this text",
+        apply=lambda invocation, _: replace(invocation, help=True),
+    ),
+    Flag(
+        names=("--version",),
+        summary="print the version",
+        apply=lambda invocation, _: replace(invocation, version=True),
+    ),
+)
+_BY_NAME = {name: flag for flag in FLAGS for name in flag.names}
+
+
+def parse_arguments(argv: Sequence[str]) -> Invocation:
+    """Read the words of the command line.
+
+    Raises:
+        RecipeError: an unknown command or flag, or a flag without its value (exit code 2).
+    """
+    reader = _Reader(list(argv))
+    while reader.rest:
+        word = reader.rest.pop(0)
+        if word.startswith("-") and word != "-":
+            reader.read_flag(word)
+        elif is_override(word):
+            reader.words.append(word)
+        else:
+            reader.read_command(word)
+    return replace(reader.invocation, words=tuple(reader.words))
+
+
+@dataclass
+class _Reader:
+    rest: list[str]
+    words: list[str] = field(default_factory=list)
+    invocation: Invocation = Invocation()
+    has_command: bool = False
+
+    def read_flag(self, word: str) -> None:
+        name, equals, attached = word.partition("=")
+        flag = _BY_NAME.get(name)
+        if flag is None:
+            raise _unknown_flag(word)
+        if not flag.value and equals:
+            raise _usage("cli.bad_value", f"{name} takes no value", fix=name)
+        value = attached if equals else self._next_value(flag, name) if flag.value else ""
+        if flag.choices and value not in flag.choices:
+            fix = did_you_mean(value, flag.choices, template=f"{name} {{}}")
+            raise _usage("cli.bad_value", f"{name} does not know {value!r}", fix=fix)
+        self.invocation = flag.apply(self.invocation, value)
+
+    def _next_value(self, flag: Flag, name: str) -> str:
+        if flag.default is not None and (not self.rest or self.rest[0] not in flag.choices):
+            return flag.default
+        # A prompt may start with a dash or look like an override; only our own flags end it.
+        if not self.rest or self.rest[0] in _BY_NAME:
+            raise _usage(
+                "cli.missing_value", f"{name} needs a value", fix=f"{name}={flag.value} or {name} …"
+            )
+        return self.rest.pop(0)
+
+    def read_command(self, word: str) -> None:
+        if word in COMMANDS and not self.has_command:
+            self.invocation = replace(self.invocation, command=word)
+            self.has_command = True
+            return
+        if self.has_command or self.words:
+            message = f"{word!r} is neither an override (key=value) nor a flag"
+            fix = f"--prompt {word!r} for text, recipe={word} for a recipe"
+            raise _usage("cli.stray_word", message, fix=fix)
+        raise _usage(
+            "cli.unknown_command",
+            f"there is no command {word!r}",
+            fix=f"{did_you_mean(word, COMMANDS)} A recipe is chosen with recipe={word}",
+        )
+
+
+def _unknown_flag(word: str) -> RecipeError:
+    name, equals, value = word.partition("=")
+    fix = did_you_mean(name, [name for name in _BY_NAME if name.startswith("--")])
+    if equals and "." in name:
+        fix = f"overrides have no dashes: {name.lstrip('-').replace('-', '_')}={value}"
+    return _usage("cli.unknown_flag", f"there is no flag {name}", fix=fix)
+
+
+def _usage(id: str, message: str, *, fix: str = "ascend-run --help") -> RecipeError:
+    return recipe_error(id, message, fix=fix, exit_code=ExitCode.USAGE)

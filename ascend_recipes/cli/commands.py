@@ -1,0 +1,195 @@
+"""The commands of `ascend-run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ascend_recipes.cli.arguments import Invocation
+from ascend_recipes.cli.output import Output
+from ascend_recipes.cli.pipeline import check_recipe, planned_launch
+from ascend_recipes.cli.words import repeated_overrides, sweep
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
+
+if TYPE_CHECKING:
+    from ascend_recipes.plan import PlannedLaunch
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One set of words and what became of it."""
+
+    words: tuple[str, ...]
+    planned: PlannedLaunch | None
+    findings: tuple[Finding, ...]
+    code: ExitCode
+
+    def to_json(self, *, with_plan: bool) -> dict[str, object]:
+        """Body of the document."""
+        body: dict[str, object] = {"findings": [item.to_json() for item in self.findings]}
+        if self.planned is not None:
+            body |= {"recipe": self.planned.plan.recipe, "digest": self.planned.plan.digest}
+            if with_plan:
+                body["plan"] = self.planned.plan.model_dump(mode="json")
+                body["reasons"] = self.planned.reasons_json()
+            body["blockers"] = [item.to_json() for item in self.planned.blockers]
+        return body
+
+
+def run_plan_command(invocation: Invocation, output: Output) -> ExitCode:
+    """`plan`: what would be started, and why."""
+    if invocation.multirun:
+        return _run_sweep(invocation, output)
+    attempt = _attempt(invocation, invocation.words)
+    if output.json:
+        output.document("plan", attempt.code, attempt.to_json(with_plan=True))
+        return attempt.code
+    if attempt.planned is not None:
+        from ascend_recipes.cli.render import render_plan
+
+        output.show(*render_plan(attempt.planned))
+    output.findings(attempt.findings)
+    return attempt.code
+
+
+def run_check(invocation: Invocation, output: Output) -> ExitCode:
+    """`check`: findings only."""
+    if invocation.multirun:
+        return _run_sweep(invocation, output)
+    attempt = _attempt(invocation, invocation.words)
+    if output.json:
+        output.document("check", attempt.code, attempt.to_json(with_plan=False))
+        return attempt.code
+    # Findings are what was asked for, so they go to stdout, unlike those of other commands.
+    output.findings(attempt.findings, stderr=False)
+    if attempt.planned is not None and not attempt.findings:
+        output.text(
+            f"{attempt.planned.plan.recipe}: no findings, plan {attempt.planned.plan.digest}"
+        )
+    return attempt.code
+
+
+def run_list(invocation: Invocation, output: Output) -> ExitCode:
+    """`list`: the recipes that can be named."""
+    from ascend_recipes.compose import recipe_names
+    from ascend_recipes.paths import display_path
+
+    entries = recipe_names(invocation.config_dirs)
+    if output.json:
+        recipes = [
+            {
+                "name": entry.name,
+                "about": entry.about,
+                "model": entry.model,
+                "hardware": entry.hardware,
+                "path": display_path(entry.path),
+            }
+            for entry in entries
+        ]
+        output.document("list", ExitCode.OK, {"recipes": recipes})
+        return ExitCode.OK
+    from ascend_recipes.cli.render import render_recipes
+
+    output.show(render_recipes(entries))
+    return ExitCode.OK
+
+
+def run_generate(invocation: Invocation, output: Output) -> ExitCode:
+    """`generate`: answer the given prompts once and end."""
+    _refuse_sweep(invocation)
+    _check_prompts(invocation)
+    from ascend_recipes.cli.launching import generate
+
+    return generate(invocation, output)
+
+
+def run_serve(invocation: Invocation, output: Output) -> ExitCode:
+    """`serve`: start an OpenAI-compatible server."""
+    _refuse_sweep(invocation)
+    if invocation.prompts:
+        raise recipe_error(
+            "cli.stray_prompt",
+            "serve takes its prompts from clients",
+            fix="ascend-run generate recipe=… --prompt …",
+            exit_code=ExitCode.USAGE,
+        )
+    from ascend_recipes.cli.launching import serve
+
+    return serve(invocation, output)
+
+
+COMMANDS: dict[str, Callable[[Invocation, Output], ExitCode]] = {
+    "serve": run_serve,
+    "generate": run_generate,
+    "plan": run_plan_command,
+    "check": run_check,
+    "list": run_list,
+}
+
+
+def show_hydra(invocation: Invocation) -> ExitCode:
+    """`--cfg` and `--info`: Hydra's own rendering, of a recipe that is known to be valid."""
+    _refuse_sweep(invocation)
+    check_recipe(invocation.words, invocation.config_dirs)
+    from ascend_recipes.cli.hydra_flags import render_with_hydra
+
+    render_with_hydra(invocation)
+    return ExitCode.OK
+
+
+def _attempt(invocation: Invocation, words: Sequence[str]) -> Attempt:
+    warnings = repeated_overrides(words)
+    try:
+        planned = planned_launch(words, invocation.config_dirs)
+    except RecipeError as error:
+        return Attempt(tuple(words), None, (*error.findings, *warnings), error.exit_code)
+    findings = (*planned.findings, *warnings)
+    doubtful = any(item.severity is Severity.WARNING for item in findings)
+    code = ExitCode.FINDINGS if invocation.strict and doubtful else ExitCode.OK
+    return Attempt(tuple(words), planned, findings, code)
+
+
+def _run_sweep(invocation: Invocation, output: Output) -> ExitCode:
+    attempts = [_attempt(invocation, words) for words in sweep(invocation.words)]
+    code = max(attempt.code for attempt in attempts)
+    if output.json:
+        with_plan = invocation.command == "plan"
+        runs = [
+            {"overrides": attempt.words, "exit_code": int(attempt.code)}
+            | attempt.to_json(with_plan=with_plan)
+            for attempt in attempts
+        ]
+        output.document(invocation.command, code, {"runs": runs})
+        return code
+    from ascend_recipes.cli.render import render_sweep
+
+    output.show(render_sweep((item.words, item.code == 0, _gist(item)) for item in attempts))
+    return code
+
+
+def _gist(attempt: Attempt) -> str:
+    if attempt.planned is not None and attempt.code is ExitCode.OK:
+        return attempt.planned.plan.digest
+    first = attempt.findings[0]
+    return f"{first.id}: {first.message}"
+
+
+def _refuse_sweep(invocation: Invocation) -> None:
+    if invocation.multirun:
+        raise recipe_error(
+            "cli.multirun",
+            f"--multirun works for plan and check, not for {invocation.command}",
+            fix="ascend-run plan -m …",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _check_prompts(invocation: Invocation) -> None:
+    if not invocation.prompts:
+        message, fix = "generate needs a prompt", 'ascend-run generate recipe=… --prompt "你好"'
+    elif "" in invocation.prompts:
+        message, fix = "an empty prompt has nothing to continue", '--prompt "some text"'
+    else:
+        return
+    raise recipe_error("cli.prompt_missing", message, fix=fix, exit_code=ExitCode.USAGE)

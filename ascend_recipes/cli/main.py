@@ -1,0 +1,81 @@
+"""Entry point of `ascend-run`: dispatch, exit codes, and no traceback for a user's mistake."""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from ascend_recipes import __version__
+from ascend_recipes.cli.arguments import Invocation, parse_arguments
+from ascend_recipes.cli.output import Output
+from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.paths import cache_root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # A command line that cannot be parsed must still answer in the form that was asked for.
+    output = Output(json="--json" in words)
+    try:
+        return int(_run(words))
+    except RecipeError as error:
+        output.failure(error.findings, error.exit_code)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        output.note("interrupted")
+        return int(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (`head`, a pager) has seen enough; nothing may be flushed at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.OK)
+    except Exception as error:  # noqa: BLE001 - the last line of defence against tracebacks
+        output.failure((_internal_error(error),), ExitCode.INTERNAL)
+        return int(ExitCode.INTERNAL)
+
+
+def _run(words: Sequence[str]) -> ExitCode:
+    invocation = parse_arguments(words)
+    output = Output(json=invocation.json, quiet=invocation.quiet)
+    if invocation.help:
+        from ascend_recipes.cli.help import help_text
+
+        output.text(help_text())
+        return ExitCode.OK
+    if invocation.version:
+        output.text(f"ascend-run {__version__}")
+        return ExitCode.OK
+    return _dispatch(invocation, output)
+
+
+def _dispatch(invocation: Invocation, output: Output) -> ExitCode:
+    from ascend_recipes.cli import commands
+
+    if invocation.cfg or invocation.info:
+        return commands.show_hydra(invocation)
+    return commands.COMMANDS[invocation.command](invocation, output)
+
+
+def _internal_error(error: Exception) -> Finding:
+    message = f"{type(error).__name__}: {error}"
+    try:
+        path = _save_traceback()
+    except OSError as reason:
+        detail = f"the traceback could not be saved ({reason.strerror})"
+    else:
+        detail = f"the traceback is in {path}"
+    return Finding(
+        id="internal.error",
+        message=f"ascend-run met an error of its own: {message}",
+        fix=f"please report it; {detail}",
+    )
+
+
+def _save_traceback() -> Path:
+    folder = cache_root() / "tracebacks"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    path.write_text(traceback.format_exc(), encoding="utf-8")
+    return path

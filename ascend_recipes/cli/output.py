@@ -1,0 +1,73 @@
+"""Everything that `ascend-run` prints: documents on stdout, people's text where it belongs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from ascend_recipes.errors import ExitCode, Finding
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+class Output:
+    """Writer for one command: JSON or text on stdout, notes and progress on stderr."""
+
+    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+        self.json = json
+        self.quiet = quiet
+
+    def document(self, command: str, code: ExitCode, body: Mapping[str, object]) -> None:
+        """Print the one JSON document of a command."""
+        tree = {"command": command, "ok": code is ExitCode.OK, "exit_code": int(code), **body}
+        self.text(json.dumps(tree, ensure_ascii=False, indent=2))
+
+    def failure(self, findings: Iterable[Finding], code: ExitCode) -> None:
+        """Print why a command stopped: on stderr for people, as the document with `--json`."""
+        if self.json:
+            self.document("", code, {"findings": [item.to_json() for item in findings]})
+        else:
+            self.findings(findings)
+
+    def text(self, text: str) -> None:
+        """Print a line on stdout."""
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Print a line on stderr, unless the user asked for quiet."""
+        if not self.quiet:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    def show(self, *items: RenderableType) -> None:
+        """Print rich text on stdout."""
+        _print(self.console(stderr=False), items)
+
+    def show_note(self, *items: RenderableType) -> None:
+        """Print rich text on stderr, unless the user asked for quiet."""
+        if not self.quiet:
+            _print(self.console(stderr=True), items)
+
+    def findings(self, findings: Iterable[Finding], *, stderr: bool = True) -> None:
+        """Print findings for people, each with its place, reason and remedy."""
+        from ascend_recipes.cli.render import render_finding
+
+        _print(self.console(stderr=stderr), [render_finding(item) for item in findings])
+
+    def console(self, *, stderr: bool) -> Console:
+        """A rich console that respects `NO_COLOR`, pipes and dumb terminals."""
+        from rich.console import Console
+
+        stream = sys.stderr if stderr else sys.stdout
+        # Text for a pipe is not folded: `grep` wants whole messages.
+        width = None if stream.isatty() else 200
+        return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def _print(console: Console, items: Iterable[RenderableType]) -> None:
+    for item in items:
+        console.print(item)

@@ -1,0 +1,63 @@
+"""Runs the light stages for one set of override words.
+
+Imports stand inside the functions: `list` needs no schema, a usage error needs no Hydra, and the
+cold start of `ascend-run plan` is a promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascend_recipes.cli.words import check_no_sweep, fit_for_hydra
+
+if TYPE_CHECKING:
+    from ascend_recipes.plan import PlannedLaunch
+
+
+StageHook = Callable[[str], None]
+
+
+def check_recipe(words: Sequence[str], config_dirs: Sequence[Path]) -> None:
+    """Compose and validate, to see whether the words hold together.
+
+    Raises:
+        RecipeError: every finding of the stage that stopped.
+    """
+    check_no_sweep(words)
+    from ascend_recipes.compose import compose_recipe
+    from ascend_recipes.validate import validate_recipe
+
+    validate_recipe(compose_recipe([fit_for_hydra(word) for word in words], config_dirs))
+
+
+def planned_launch(
+    words: Sequence[str],
+    config_dirs: Sequence[Path],
+    *,
+    on_stage: StageHook = lambda _: None,
+) -> PlannedLaunch:
+    """Compose, validate, resolve and plan.
+
+    Args:
+        words: Override words as typed, `recipe=…` among them.
+        config_dirs: Further folders with recipes and presets.
+        on_stage: Told when composing and when planning begins.
+
+    Raises:
+        RecipeError: every finding of the stage that stopped.
+    """
+    check_no_sweep(words)
+    on_stage("compose")
+    from ascend_recipes.compose import compose_recipe
+    from ascend_recipes.validate import validate_recipe
+
+    composition = compose_recipe([fit_for_hydra(word) for word in words], config_dirs)
+    recipe = validate_recipe(composition)
+    on_stage("plan")
+    from ascend_recipes.plan import plan_launch
+    from ascend_recipes.registry.load import load_registry
+    from ascend_recipes.resolve import resolve_recipe
+
+    return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))

@@ -1,0 +1,119 @@
+"""Rich renderings of findings, plans and lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from ascend_recipes.errors import Finding, Severity
+
+if TYPE_CHECKING:
+    from ascend_recipes.compose import RecipeEntry
+    from ascend_recipes.plan import PlannedLaunch
+
+_STYLES = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "bold yellow",
+    Severity.INFO: "bold cyan",
+}
+_LABEL_WIDTH = 9
+
+
+def render_finding(finding: Finding) -> Text:
+    """`error id  path`, the message, and labelled lines for source, evidence and fix."""
+    text = Text()
+    text.append(f"{finding.severity.value:<6} ", style=_STYLES[finding.severity])
+    text.append(finding.id, style="bold")
+    if finding.at:
+        text.append(f"  {finding.at}", style="cyan")
+    text.append(f"\n       {finding.message}")
+    for label, value, style in (
+        ("set in", str(finding.source or ""), "dim"),
+        ("evidence", finding.evidence, "dim"),
+        ("fix", finding.fix, "green"),
+    ):
+        if value:
+            text.append(f"\n       {label:<{_LABEL_WIDTH}}", style="dim").append(value, style=style)
+    return text
+
+
+def render_recipes(entries: Sequence[RecipeEntry]) -> Table:
+    """One row a recipe."""
+    table = _table("recipe", "model", "hardware", "about")
+    for entry in entries:
+        table.add_row(Text(entry.name, "bold"), entry.model, entry.hardware, entry.about)
+    return table
+
+
+def render_summary(planned: PlannedLaunch) -> Text:
+    """The plan in two lines."""
+    plan = planned.plan
+    layers = ", ".join(f"{layer.count} {layer.kind} by {layer.backend}" for layer in plan.layers)
+    text = Text(f"{plan.model.key} on {plan.hardware}", "bold")
+    text.append(f", device {plan.device}, scale {plan.scale}: {layers}\n")
+    text.append(f"{len(plan.operations)} operations bound, {len(plan.hooks)} hooks, ")
+    text.append(f"graph {plan.graph.mode}, quantization {plan.quantization or 'none'}")
+    return text
+
+
+def render_plan(planned: PlannedLaunch) -> list[Table | Text]:
+    """The plan as a page: what is served, how, and why."""
+    plan = planned.plan
+    reasons = {key: reason.because for key, reason in planned.reasons.items()}
+    head = Text(f"{plan.recipe}  ", "bold")
+    head.append(f"{plan.model.key} on {plan.hardware}, device {plan.device}, scale {plan.scale}, ")
+    head.append(f"{plan.runtime.name} for vLLM {plan.runtime.vllm}  ").append(plan.digest, "dim")
+    page: list[Table | Text] = [head]
+    page.append(_mapping("engine argument", plan.engine, reasons, prefix="engine"))
+    if plan.server:
+        page.append(_mapping("server argument", plan.server, reasons, prefix="server"))
+    if plan.env:
+        page.append(_mapping("environment", plan.env, reasons, prefix="env"))
+    page.append(_layers(planned))
+    page.append(_mapping("operation", plan.operations, reasons, prefix="operations"))
+    page.append(_mapping("hook", dict.fromkeys(plan.hooks, ""), reasons, prefix="hooks"))
+    if planned.blockers:
+        page.append(Text("A launch would stop at:", "bold"))
+        page.extend(render_finding(item) for item in planned.blockers)
+    return page
+
+
+def render_sweep(rows: Iterable[tuple[Sequence[str], bool, str]]) -> Table:
+    """One row a combination: overrides, whether it holds, digest or first finding."""
+    table = _table("overrides", "result", "plan or first finding")
+    for words, ok, detail in rows:
+        result = Text("ok", "green") if ok else Text("refused", "red")
+        table.add_row(" ".join(words), result, detail)
+    return table
+
+
+def _layers(planned: PlannedLaunch) -> Table:
+    table = _table("layers", "count", "backend", "cache")
+    for layer in planned.plan.layers:
+        table.add_row(
+            f"{layer.kind}: {layer.pattern}", str(layer.count), layer.backend, layer.cache
+        )
+    return table
+
+
+def _mapping(
+    title: str, values: Mapping[str, object], reasons: Mapping[str, str], *, prefix: str
+) -> Table:
+    has_values = any(value != "" for value in values.values())
+    table = _table(title, "value", "because") if has_values else _table(title, "because")
+    for key, value in values.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        why = Text(reasons.get(f"{prefix}.{key}", ""), "dim")
+        table.add_row(key, text, why) if has_values else table.add_row(key, why)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

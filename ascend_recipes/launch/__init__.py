@@ -1,0 +1,1 @@
+"""Starting vLLM from a plan, watching it, and ending it without leftovers."""

@@ -1,0 +1,163 @@
+"""What this machine must offer before vLLM is started; seconds here save minutes there."""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.launch.audit import world_size
+from ascend_recipes.launch.environment import NATIVE
+from ascend_recipes.schema.plan import LaunchPlan
+
+_PORTS_TO_TRY = 20
+_REMEDIES = {
+    "vllm": "bash scripts/setup.sh builds an environment with it",
+    "torch_npu": "pip install 'ascend-recipes[npu]' on a machine with NPUs",
+}
+
+
+def check_machine(plan: LaunchPlan, *, serving: bool) -> None:
+    """Refuse a launch that cannot work here, with everything that is missing at once.
+
+    Args:
+        plan: What is to be started.
+        serving: Whether a port will be bound.
+
+    Raises:
+        RecipeError: findings about packages, devices, the checkpoint or the port. Exit code 4,
+            or 3 where the checkpoint is the wrong one.
+    """
+    findings = [*_topology(plan), *_packages(plan), *_devices(plan)]
+    if plan.scale == "real":
+        findings.extend(_checkpoint(plan))
+    if serving:
+        findings.extend(_port(plan))
+    if findings:
+        wrong = all(item.id == "checkpoint.architecture" for item in findings)
+        code = ExitCode.FINDINGS if wrong else ExitCode.ENVIRONMENT
+        raise RecipeError(tuple(findings), code)
+
+
+def server_address(plan: LaunchPlan) -> tuple[str, int]:
+    """Host and port that the server binds."""
+    host, port = plan.server.get("host") or "127.0.0.1", plan.server.get("port") or 8000
+    return str(host), int(str(port))
+
+
+def _topology(plan: LaunchPlan) -> Iterator[Finding]:
+    roles = ", ".join(f"{role.name} on {role.nodes} node(s)" for role in plan.roles)
+    if len(plan.roles) > 1 or plan.roles[0].nodes > 1:
+        yield Finding(
+            id="launch.many_nodes",
+            message=f"this command starts one node; the plan has {roles}",
+            fix="ascend-run plan shows what each role and node needs",
+        )
+
+
+def _packages(plan: LaunchPlan) -> Iterator[Finding]:
+    needed = ["vllm", *(["torch_npu"] if plan.device == "npu" else [])]
+    if plan.runtime.name != NATIVE:
+        needed.append(plan.runtime.name)
+    for name in needed:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            yield Finding(
+                id=f"environment.no_{name}",
+                message=f"{name} is not installed in this Python environment",
+                fix=_REMEDIES.get(name, f"install {name} beside vLLM"),
+            )
+            continue
+        if name == "vllm" and found.partition("+")[0] != plan.runtime.vllm:
+            yield Finding(
+                id="environment.vllm_version",
+                message=f"the plan is for vLLM {plan.runtime.vllm}, installed is {found}",
+                fix=f"install vllm=={plan.runtime.vllm}",
+            )
+
+
+def _devices(plan: LaunchPlan) -> Iterator[Finding]:
+    if plan.device != "npu":
+        return
+    available, needed = num_npus(), world_size(plan)
+    if available >= needed:
+        return
+    if available == 0:
+        message = "device=npu, but this machine has no NPU that this process may use"
+    else:
+        message = f"the plan needs {needed} dies, this machine has {available}"
+    yield Finding(
+        id="environment.no_npu" if available == 0 else "environment.too_few_npus",
+        message=message,
+        at="device",
+        evidence="/dev/davinci*, ASCEND_RT_VISIBLE_DEVICES",
+        fix="device=emulated scale=tiny runs the same code on the CPU",
+    )
+
+
+def num_npus(devices: Path = Path("/dev")) -> int:
+    """Dies that the driver shows to this process."""
+    present = {path.name for path in devices.glob("davinci[0-9]*")}
+    visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES")
+    if visible is None:
+        return len(present)
+    return len(present & {f"davinci{number.strip()}" for number in visible.split(",")})
+
+
+def _checkpoint(plan: LaunchPlan) -> Iterator[Finding]:
+    folder = Path(plan.model.checkpoint)
+    config = folder / "config.json"
+    if not config.is_file():
+        lacks = "has no config.json" if folder.is_dir() else "does not exist"
+        yield Finding(
+            id="checkpoint.missing",
+            message=f"the checkpoint folder {folder} {lacks}",
+            at="checkpoint",
+            fix="checkpoint.path=<folder>, or site.weight_roots=[<folder of checkpoints>]; "
+            "scale=tiny needs no weights",
+        )
+        return
+    try:
+        architectures = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+    except (ValueError, AttributeError):
+        yield Finding(
+            id="checkpoint.unreadable", message=f"{config} is not a JSON object", at="checkpoint"
+        )
+        return
+    if plan.model.architecture not in architectures:
+        yield Finding(
+            id="checkpoint.architecture",
+            message=f"{folder} holds {', '.join(map(str, architectures)) or 'no architecture'}, "
+            f"the recipe serves {plan.model.architecture}",
+            at="checkpoint",
+            fix="point to the right folder, or choose the recipe of that model",
+        )
+
+
+def _port(plan: LaunchPlan) -> Iterator[Finding]:
+    host, port = server_address(plan)
+    if _is_free(host, port):
+        return
+    others = range(port + 1, min(port + _PORTS_TO_TRY, 65536))
+    free = next((other for other in others if _is_free(host, other)), None)
+    yield Finding(
+        id="environment.port_in_use",
+        message=f"another program listens on {host}:{port}",
+        at="serving.port",
+        fix=f"serving.port={free if free is not None else '<a free port>'}",
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the server does, so that a port in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
