@@ -93,7 +93,7 @@ with_progress() {
   child=$!
   set +m
   while kill -0 "$child" 2>/dev/null; do
-    sleep 0.2
+    sleep 0.1
     if [ $((SECONDS - started - shown)) -ge 10 ]; then
       shown=$((SECONDS - started))
       say "  … $shown s: $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)"

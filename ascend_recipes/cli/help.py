@@ -11,16 +11,16 @@ ascend-run: serve large language models with vLLM on Ascend NPUs, from recipes
 usage: ascend-run [COMMAND] recipe=NAME [key=value …] [flags]
 
   ascend-run list
-  ascend-run plan recipe=qwen3_5_27b_a2 parallel.tensor=4
-  ascend-run generate recipe=qwen3_5_27b_a2 device=emulated scale=tiny --prompt "你好"
+  ascend-run plan recipe=NAME parallel.tp=4
+  ascend-run generate recipe=NAME device=emulated scale=tiny --prompt "你好"
 """
 
 _OVERRIDES = """\
 overrides (Hydra's grammar; JSON values may be pasted as they are):
-  graph=full_decode_only      another preset of a section
+  graph=none                  another preset of a section
   scheduler.max_num_seqs=64   one value
   graph={"mode":"FULL"}       several values of a section
-  -m parallel.tensor=2,4      every value in turn, with plan or check
+  -m parallel.tp=2,4          every value in turn, with plan or check
 """
 
 _MEANINGS = {
