@@ -1,0 +1,1 @@
+"""References of the operations: plain PyTorch, slow, obviously right; no binding imports them."""
