@@ -9,11 +9,12 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -91,7 +92,7 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
             config = compose(PRIMARY, lines)
             provenance = _file_provenance(lines, roots)
         tree = OmegaConf.to_container(config, resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise _composition_error(error, roots) from None
     assert isinstance(tree, dict)
     for item in parsed:
@@ -140,8 +141,13 @@ def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
     findings: list[Finding] = []
     for text in overrides:
         try:
-            parsed.append(parser.parse_override(text))
-        except OverrideParseException:
+            item = parser.parse_override(text)
+        except HydraException:
+            findings.append(_unparsable(text))
+            continue
+        if item.key_or_group:
+            parsed.append(item)
+        else:
             findings.append(_unparsable(text))
     if findings:
         raise RecipeError(tuple(findings), ExitCode.USAGE)

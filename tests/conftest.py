@@ -1,0 +1,49 @@
+"""Fixtures that every lane shares. Imports nothing heavy."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ascend_recipes.compose import compose_recipe
+from ascend_recipes.errors import Finding, RecipeError
+from ascend_recipes.plan import PlannedLaunch, plan_launch
+from ascend_recipes.registry.load import load_registry
+from ascend_recipes.resolve import resolve_recipe
+from ascend_recipes.validate import validate_recipe
+
+BASE = "qwen3_5_27b_a2"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite golden plans")
+
+
+def plan_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> PlannedLaunch:
+    """Run the light stages; the base recipe unless one is named."""
+    named = any(item.startswith("recipe=") for item in overrides)
+    words = overrides if named else (f"recipe={BASE}", *overrides)
+    composition = compose_recipe(words, config_dirs)
+    try:
+        recipe = validate_recipe(composition)
+        return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
+    except RecipeError as error:
+        raise composition.locate(error) from None
+
+
+def findings_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> tuple[Finding, ...]:
+    """Errors if the configuration is refused, else warnings and remarks."""
+    try:
+        return plan_of(*overrides, config_dirs=config_dirs).findings
+    except RecipeError as error:
+        return error.findings
+
+
+@pytest.fixture(scope="session")
+def plan() -> Callable[..., PlannedLaunch]:
+    return plan_of
+
+
+@pytest.fixture(scope="session")
+def findings() -> Callable[..., tuple[Finding, ...]]:
+    return findings_of
