@@ -1,0 +1,1 @@
+"""Static graphs: capture and replay of whole decode steps."""

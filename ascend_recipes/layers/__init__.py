@@ -1,0 +1,1 @@
+"""Out-of-tree layers that carry no model name."""

@@ -1,0 +1,1 @@
+"""The vLLM platform class."""

@@ -1,0 +1,1 @@
+"""The worker and the model runner, and the device runtime below them."""

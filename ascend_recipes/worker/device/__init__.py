@@ -1,0 +1,1 @@
+"""The seam between one runner and two devices."""

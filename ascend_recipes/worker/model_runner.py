@@ -1,0 +1,62 @@
+"""The model runner: vLLM's V1 runner with our graphs, sampler and block zeroing."""
+
+import torch
+from vllm.compilation.cuda_graph import CUDAGraphWrapper
+from vllm.config import CUDAGraphMode, VllmConfig
+from vllm.v1.kv_cache_interface import AttentionSpec
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from ascend_recipes.graph.static_graph import StaticGraphWrapper
+from ascend_recipes.worker.sampler import AscendTopKTopPSampler
+
+
+class AscendModelRunner(GPUModelRunner):
+    """One runner for both devices; `torch.cuda` names are served by the device runtime."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        super().__init__(vllm_config, device)
+        upstream = self.sampler.topk_topp_sampler
+        self.sampler.topk_topp_sampler = AscendTopKTopPSampler(
+            upstream.logprobs_mode, upstream.use_fp64_gumbel
+        )
+        self._zeroed_caches: list[tuple[torch.Tensor, int]] = []
+
+    def load_model(self, load_dummy_weights: bool = False) -> None:
+        """Load, then capture through our wrapper where vLLM put its own.
+
+        The V1 runner names vLLM's wrapper for full graphs instead of asking the platform.
+        """
+        super().load_model(load_dummy_weights)
+        if isinstance(self.model, CUDAGraphWrapper):
+            self.model = StaticGraphWrapper(
+                self.model.unwrap(), self.vllm_config, runtime_mode=CUDAGraphMode.FULL
+            )
+
+    def _init_kv_zero_meta(self) -> None:
+        """Collect the attention caches and how many kernel blocks a manager block has."""
+        layers = self.compilation_config.static_forward_context
+        num_blocks = self.kv_cache_config.num_blocks
+        seen: set[int] = set()
+        for group in self._kv_cache_spec_attn_group_iterator():
+            if not isinstance(group.kv_cache_spec, AttentionSpec):
+                continue
+            for name in group.layer_names:
+                cache = layers[name].kv_cache
+                if name in self.runner_only_attn_layers or cache.data_ptr() in seen:
+                    continue
+                seen.add(cache.data_ptr())
+                self._zeroed_caches.append((cache, cache.shape[0] // num_blocks))
+
+    def _zero_block_ids(self, block_ids: list[int]) -> None:
+        """Zero blocks that a request gets for the first time.
+
+        Blocks are shared with recurrent states, whose bytes may read as infinities: masked
+        attention multiplies them by zero.
+        """
+        if not block_ids:
+            return
+        blocks = torch.tensor(block_ids, dtype=torch.int64, device=self.device)
+        for cache, split in self._zeroed_caches:
+            offsets = torch.arange(split, dtype=torch.int64, device=self.device)
+            kernel_blocks = (blocks[:, None] * split + offsets).flatten()
+            cache.index_fill_(0, kernel_blocks, 0)
