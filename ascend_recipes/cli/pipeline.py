@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_recipes.cli.words import check_no_sweep, fit_for_hydra
+from ascend_recipes.errors import RecipeError
 
 if TYPE_CHECKING:
+    from ascend_recipes.compose import Composition
     from ascend_recipes.plan import PlannedLaunch
 
 
@@ -25,11 +27,9 @@ def check_recipe(words: Sequence[str], config_dirs: Sequence[Path]) -> None:
     Raises:
         RecipeError: every finding of the stage that stopped.
     """
-    check_no_sweep(words)
-    from ascend_recipes.compose import compose_recipe
     from ascend_recipes.validate import validate_recipe
 
-    validate_recipe(compose_recipe([fit_for_hydra(word) for word in words], config_dirs))
+    validate_recipe(_composed(words, config_dirs))
 
 
 def planned_launch(
@@ -48,16 +48,24 @@ def planned_launch(
     Raises:
         RecipeError: every finding of the stage that stopped.
     """
-    check_no_sweep(words)
     on_stage("compose")
-    from ascend_recipes.compose import compose_recipe
+    composition = _composed(words, config_dirs)
     from ascend_recipes.validate import validate_recipe
 
-    composition = compose_recipe([fit_for_hydra(word) for word in words], config_dirs)
-    recipe = validate_recipe(composition)
-    on_stage("plan")
-    from ascend_recipes.plan import plan_launch
-    from ascend_recipes.registry.load import load_registry
-    from ascend_recipes.resolve import resolve_recipe
+    try:
+        recipe = validate_recipe(composition)
+        on_stage("plan")
+        from ascend_recipes.plan import plan_launch
+        from ascend_recipes.registry.load import load_registry
+        from ascend_recipes.resolve import resolve_recipe
 
-    return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
+        return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
+    except RecipeError as error:
+        raise composition.locate(error) from None
+
+
+def _composed(words: Sequence[str], config_dirs: Sequence[Path]) -> Composition:
+    check_no_sweep(words)
+    from ascend_recipes.compose import compose_recipe
+
+    return compose_recipe([fit_for_hydra(word) for word in words], config_dirs)

@@ -99,17 +99,19 @@ def _effective(plan: "LaunchPlan", receipt: Receipt, registry: "Registry") -> It
     effective = receipt.effective
     if effective is None:
         return
-    block_size = plan.engine.get("block_size")
-    if block_size is not None and block_size != effective.block_size:
-        yield _differs("block_size", block_size, effective.block_size)
-    if plan.graph.mode != effective.graph_mode:
-        yield _differs("graph_mode", plan.graph.mode, effective.graph_mode)
-    if plan.graph.mode != "NONE" and plan.graph.capture_sizes != effective.capture_sizes:
-        yield _differs("capture_sizes", [*plan.graph.capture_sizes], [*effective.capture_sizes])
     backends = (registry.backends[layer.backend].implementation for layer in plan.layers)
-    wanted = sorted({backend for backend in backends if backend})
-    if wanted != sorted(effective.attention_backends):
-        yield _differs("attention_backends", wanted, sorted(effective.attention_backends))
+    wanted_backends = sorted({backend for backend in backends if backend})
+    pairs: tuple[tuple[str, object, object], ...] = (
+        ("block_size", plan.cache.block_size, effective.block_size),
+        ("prefix_caching", plan.cache.prefix_caching, effective.prefix_caching),
+        ("state_mode", plan.cache.state_mode, effective.state_cache_mode),
+        ("graph_mode", plan.graph.mode, effective.graph_mode),
+        ("capture_sizes", sorted(plan.graph.capture_sizes), sorted(effective.capture_sizes)),
+        ("attention_backends", wanted_backends, sorted(effective.attention_backends)),
+    )
+    for name, planned, actual in pairs:
+        if planned != actual:
+            yield _differs(name, planned, actual)
 
 
 def _differs(name: str, planned: object, actual: object) -> Finding:

@@ -11,7 +11,8 @@ _PREFIX = re.compile(
     r"^(?:\([^)]*pid=\d+\) )?"  # (EngineCore pid=12)
     r"(?:(?:ERROR|WARNING|INFO|CRITICAL|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] )?"
 )
-_ERROR_LINE = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)): (.*)")
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: (.*))?$")
 _OWN_ERROR = re.compile(r"^ascend_recipes\.errors\.RecipeError: ([a-z_]+\.[a-z0-9_]+): (.*)")
 _WRAPPERS = re.compile(
     r"Engine core initialization failed|Engine process failed to start|EngineDeadError"
@@ -119,21 +120,32 @@ def decode_failure(log: Path, returncode: int | None) -> Finding:
     """
     text = _tail(log)
     lines = [_PREFIX.sub("", line.rstrip()) for line in text.splitlines()]
-    own = _last(_OWN_ERROR.match(line) for line in lines)
-    error = _last(_ERROR_LINE.match(line) for line in lines if not _WRAPPERS.search(line))
-    where = f"{log}"
+    own = [match for line in lines if (match := _OWN_ERROR.match(line))]
     if own:
-        return Finding(id=own[1], message=own[2], evidence=where)
-    evidence = f"{error[1]}: {error[2]} ({where})" if error else where
+        return Finding(id=own[-1][1], message=own[-1][2], evidence=str(log))
+    errors = [error for error in _raised(lines) if not _WRAPPERS.search(error)]
+    evidence = f"{errors[-1]} ({log})" if errors else str(log)
     for cause in KNOWN_CAUSES:
         if cause.pattern.search(text):
             return Finding(id=cause.id, message=cause.meaning, fix=cause.fix, evidence=evidence)
-    message = f"{error[1]}: {error[2]}" if error else _last_line(lines, returncode)
     return Finding(
         id="launch.failed",
-        message=f"vLLM did not start: {message}",
-        fix=f"the whole log is in {where}",
+        message=f"vLLM did not start: {errors[-1] if errors else _last_words(lines, returncode)}",
+        fix=f"the whole log is in {log}",
     )
+
+
+def _raised(lines: list[str]) -> Iterator[str]:
+    """The exception of every traceback: its first line that is not indented."""
+    inside = False
+    for number, line in enumerate(lines):
+        if line.startswith(_TRACEBACK):
+            inside = True
+        elif inside and _EXCEPTION.match(line):
+            inside = False
+            # pydantic says what is wrong on the lines below.
+            below = lines[number + 1 : number + 3] if "validation error" in line else []
+            yield " ".join([line, *(text.strip() for text in below)])
 
 
 def find_death_notice(log: Path) -> str | None:
@@ -151,14 +163,7 @@ def _tail(log: Path) -> str:
         return ""
 
 
-def _last(matches: "Iterator[re.Match[str] | None]") -> re.Match[str] | None:
-    found = None
-    for match in matches:
-        found = match or found
-    return found
-
-
-def _last_line(lines: list[str], returncode: int | None) -> str:
+def _last_words(lines: list[str], returncode: int | None) -> str:
     ended = f"it ended with status {returncode}" if returncode is not None else "it hangs"
     spoken = [line for line in lines if line.strip()]
     return f"{ended}; its last words were: {spoken[-1]}" if spoken else f"{ended} without a word"
