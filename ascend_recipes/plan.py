@@ -1,6 +1,6 @@
 """Plan: flatten a resolved recipe to plain data, with a reason for every value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.planning.cache import plan_cache
@@ -80,7 +80,9 @@ def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
         relaxed=recipe.device.relaxed if recipe.device.kind == "emulated" else (),
     ).with_digest()
     _explain_rest(resolved, ledger)
-    blockers = tuple(launch_blockers(resolved))
+    blockers = tuple(
+        replace(item, source=resolved.source_of(item.at)) for item in launch_blockers(resolved)
+    )
     return PlannedLaunch(plan, ledger.reasons, resolved.findings, blockers, resolved)
 
 

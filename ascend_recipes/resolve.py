@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ascend_recipes.errors import Finding, RecipeError, Severity, Source
 from ascend_recipes.registry.load import Registry
@@ -68,11 +68,14 @@ def resolve_recipe(
     from ascend_recipes.rules import check_rules
 
     resolved = _look_up(recipe, registry, source_of)
-    findings = tuple(check_rules(resolved))
+    findings = tuple(
+        item if item.source else replace(item, source=source_of(item.at))
+        for item in check_rules(resolved)
+    )
     errors = tuple(item for item in findings if item.severity is Severity.ERROR)
     if errors:
         raise RecipeError(errors + tuple(item for item in findings if item not in errors))
-    return _with_findings(resolved, findings)
+    return replace(resolved, findings=findings)
 
 
 def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> ResolvedRecipe:
@@ -105,10 +108,6 @@ def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolve
         platform=platform,
         bindings=dict(_bindings(recipe, registry, backends, hooks, traits)),
     )
-
-
-def _with_findings(resolved: ResolvedRecipe, findings: tuple[Finding, ...]) -> ResolvedRecipe:
-    return ResolvedRecipe(**(vars(resolved) | {"findings": findings}))
 
 
 def _checkpoint(recipe: Recipe, model: ModelRow) -> CheckpointFacts:

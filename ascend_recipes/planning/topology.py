@@ -96,5 +96,6 @@ def _dies_per_node(resolved: ResolvedRecipe, role: RoleName, world: int, nodes: 
 def _effective_count(resolved: ResolvedRecipe, count: int) -> int:
     """Layers of a kind in the model that runs: tiny keeps the proportions."""
     full, actual = resolved.model.config["num_hidden_layers"], resolved.config["num_hidden_layers"]
-    assert isinstance(full, int) and isinstance(actual, int)
+    assert isinstance(full, int)
+    assert isinstance(actual, int)
     return max(1, count * actual // full)

@@ -8,7 +8,7 @@ from ascend_recipes.errors import Severity
 from ascend_recipes.rules import RULES
 
 FIRING = [
-    (["runtime.version=9.9"], "runtime.unknown_version", "runtime.version"),
+    (["runtime.version=9.9.9"], "runtime.unknown_version", "runtime.version"),
     (["runtime=vllm_ascend", "device=emulated"], "runtime.no_emulation", "device.kind"),
     (["device=emulated"], "scale.real_on_cpu", "scale.kind"),
     (["attention=dsa"], "attention.kind_not_offered", "attention.kind"),
