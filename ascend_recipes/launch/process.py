@@ -68,6 +68,10 @@ class ProcessTree:
                 break
             self._signal_members(number)
             self._wait_until_empty(seconds)
+        # Whoever ended since the last look is a zombie until it is asked for.
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(1.0)
+        self._reap()
 
     def _signal_members(self, number: signal.Signals) -> None:
         for pid in self.members():

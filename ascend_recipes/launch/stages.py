@@ -53,7 +53,9 @@ class LogWatcher:
         with self._log.open("rb") as stream:
             stream.seek(self._position)
             chunk = stream.read()
-            self._position += len(chunk)
+        # A line that is still being written is read again next time.
+        chunk = chunk[: max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1]
+        self._position += len(chunk)
         for line in re.split(r"[\r\n]+", chunk.decode("utf-8", errors="replace")):
             self._read(line)
 
