@@ -1,5 +1,6 @@
 """`--cfg` and `--info`: handed to Hydra's own renderer."""
 
+import logging
 from collections.abc import Collection
 
 from hydra import initialize_config_dir
@@ -23,6 +24,8 @@ def render_with_hydra(invocation: Invocation) -> None:
         if invocation.cfg:
             renderer.show_cfg(PRIMARY, words, invocation.cfg, package=None, resolve=False)
         else:
+            # Hydra prints its reports through its log, which composing has silenced.
+            logging.getLogger("hydra").setLevel(logging.DEBUG)
             renderer.show_info(invocation.info, PRIMARY, words)
 
 

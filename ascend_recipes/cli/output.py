@@ -59,13 +59,10 @@ class Output:
         _print(self.console(stderr=stderr), [render_finding(item) for item in findings])
 
     def console(self, *, stderr: bool) -> Console:
-        """A rich console that respects `NO_COLOR`, pipes and dumb terminals."""
-        from rich.console import Console
+        """A console for one of the two streams."""
+        from ascend_recipes.cli.console import PlainConsole
 
-        stream = sys.stderr if stderr else sys.stdout
-        # Text for a pipe is not folded: `grep` wants whole messages.
-        width = None if stream.isatty() else 200
-        return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+        return PlainConsole(sys.stderr if stderr else sys.stdout)
 
 
 def _print(console: Console, items: Iterable[RenderableType]) -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from ascend_recipes.errors import Finding, Severity, recipe_error
+from ascend_recipes.errors import ExitCode, Finding, Severity, recipe_error
 
 _BARE = re.compile(r"[A-Za-z0-9_/\-\\+.$%*@?|: \t]*\Z")
 """What Hydra takes in a value without quotes, besides its own brackets and quotes."""
@@ -91,6 +91,7 @@ def check_no_sweep(words: Iterable[str]) -> None:
                 f"{key} has several values: {value}",
                 at=key,
                 fix=f"{key}=[{value}] for one list, or -m with plan or check to try each",
+                exit_code=ExitCode.USAGE,
             )
 
 
