@@ -11,6 +11,13 @@ def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if resolved.recipe.runtime.kind == "native":
         yield from _missing_implementations(resolved)
         yield from _missing_evidence(resolved)
+    else:
+        yield Finding(
+            id="runtime.not_rendered",
+            message="plans for vllm-ascend cannot be launched yet: their own options are missing",
+            at="runtime.kind",
+            fix=f"ascend-run plan recipe={resolved.recipe.name} runtime=vllm_ascend",
+        )
 
 
 def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:

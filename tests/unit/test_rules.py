@@ -142,5 +142,9 @@ def test_emulation_needs_no_verified_run(plan):
     assert plan("scale=tiny", "device=emulated").blockers == ()
 
 
+def test_vllm_ascend_is_planned_but_not_launched(plan):
+    assert [item.id for item in plan("runtime=vllm_ascend").blockers] == ["runtime.not_rendered"]
+
+
 def test_accepting_the_risk_unblocks(plan):
     assert plan("accept_unverified=true").blockers == ()
