@@ -7,10 +7,9 @@ that is, per block, a dense `[128, kv_heads, head_dim]` of keys followed by one 
 is the operator's block form BnBsH. Read as one buffer of half blocks, keys of block i are half
 block 2i and values are half block 2i + 1. The operators therefore get two contiguous caches over
 the same memory, the value cache starting one half block later, and block tables and slots that
-count half blocks. The alternative, two strided views with a block stride of two, was not taken:
-the documentation of `npu_fused_infer_attention_score` and `npu_scatter_pa_kv_cache` does not
-promise to accept a cache with gaps between its blocks, and a copy to close the gaps would move
-the whole cache at every step.
+count half blocks. Two strided views with a block stride of two would be simpler, but the
+documentation of `npu_fused_infer_attention_score` and of `npu_scatter_pa_kv_cache` excludes
+non-contiguous tensors, and a copy to close the gaps would move the whole cache at every step.
 
 A manager block that is larger than 128 tokens (hybrid models make it as large as a recurrent
 state) is split by vLLM into kernel blocks of 128; the layout is the same.
@@ -273,8 +272,10 @@ def split_cache(
 @cache
 def _causal_mask(device: torch.device) -> torch.Tensor:
     """int8 `[2048, 2048]`, 1 above the diagonal; shared by all layers of the device."""
-    ones = torch.ones(_MASK_SIZE, _MASK_SIZE, dtype=torch.int8, device=device)
-    return torch.triu(ones, diagonal=1)
+    # An ordinary tensor even when first needed in inference mode: it outlives the step.
+    with torch.inference_mode(mode=False):
+        ones = torch.ones(_MASK_SIZE, _MASK_SIZE, dtype=torch.int8, device=device)
+        return torch.triu(ones, diagonal=1)
 
 
 def _refuse(what: str, present: bool) -> None:

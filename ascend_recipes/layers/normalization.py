@@ -41,8 +41,8 @@ class AscendRMSNormGated(RMSNormGated):
 
     def forward_oot(self, x: torch.Tensor, z: torch.Tensor | None = None) -> torch.Tensor:
         """Normalise `[T, N, D]` and gate with `[T, N, D]`."""
-        assert z is not None and self.norm_before_gate and self.group_size is None, (
-            "only norm before gate over the whole dimension has an operation"
-        )
+        assert z is not None, "a norm without a gate is an ordinary one"
+        assert self.norm_before_gate, "gating before the norm has no operation"
+        assert self.group_size is None, "a norm in groups has no operation"
         activation = "sigmoid" if self.activation == "sigmoid" else "silu"
         return operations.gated_rms_norm(x, z, self.weight, epsilon=self.eps, activation=activation)

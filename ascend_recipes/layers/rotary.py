@@ -3,6 +3,8 @@
 Legend: T tokens, N query heads, K kv heads, D head dimension.
 """
 
+from typing import Any
+
 import torch
 from vllm.model_executor.layers.rotary_embedding import MRotaryEmbedding, RotaryEmbedding
 
@@ -11,6 +13,11 @@ from ascend_recipes.ops import operations
 
 class AscendRotaryEmbedding(RotaryEmbedding):
     """Rotation by one position per token."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # vLLM's own rotation would stay in the module tree without ever being called.
+        del self.apply_rotary_emb
 
     def forward_oot(
         self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None
@@ -39,6 +46,11 @@ class AscendRotaryEmbedding(RotaryEmbedding):
 class AscendMRotaryEmbedding(MRotaryEmbedding):
     """Rotation by time, height and width positions, each for its share of the frequencies."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # As above.
+        del self.apply_rotary_emb
+
     def forward_oot(
         self,
         positions: torch.Tensor,
@@ -54,7 +66,8 @@ class AscendMRotaryEmbedding(MRotaryEmbedding):
             key: `[T, K * D]`.
             offsets: refused.
         """
-        assert key is not None and offsets is None, "rotation without keys or with offsets"
+        assert key is not None, "rotation without keys has no operation"
+        assert offsets is None, "rotation with offsets has no operation"
         section = self.mrope_section if positions.ndim == 2 else None
         return operations.rotary_embedding(
             positions,

@@ -5,6 +5,7 @@ value heads of this rank, K and V their dimensions (128), S states, R requests.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from vllm.forward_context import get_forward_context
@@ -32,6 +33,11 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
     convolution states `[S, L, C]` with L >= W - 1, and recurrent states `[S, Nv, V, K]`.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # vLLM's own delta rule would stay in the module tree without ever being called.
+        del self.chunk_gated_delta_rule
+
     def _forward_core(
         self,
         mixed_qkv: torch.Tensor,
@@ -53,7 +59,9 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
             return
         assert isinstance(metadata, GatedDeltaNetMetadata)
         tokens = metadata.num_actual_tokens
-        mixed_TC, b_TNv, a_TNv = mixed_qkv[:tokens], b[:tokens], a[:tokens]
+        # The projection also holds the output gate, so its channels have gaps between tokens.
+        mixed_TC = mixed_qkv[:tokens].contiguous()
+        b_TNv, a_TNv = b[:tokens], a[:tokens]
         if metadata.spec_sequence_masks is None:
             self._without_drafts(mixed_TC, b_TNv, a_TNv, core_attn_out, metadata)
         else:
@@ -236,7 +244,7 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
         return _HeadInputs(
             query_TNkK=operations.l2_norm(query.reshape(tokens, -1, self.head_k_dim)),
             key_TNkK=operations.l2_norm(key.reshape(tokens, -1, self.head_k_dim)),
-            value_TNvV=value.reshape(tokens, -1, self.head_v_dim),
+            value_TNvV=value.reshape(tokens, -1, self.head_v_dim).contiguous(),
             g_TNv=g_TNv,
             beta_TNv=beta_TNv,
         )
