@@ -25,6 +25,8 @@ def render_with_hydra(invocation: Invocation) -> None:
             renderer.show_cfg(PRIMARY, words, invocation.cfg, package=None, resolve=False)
         else:
             # Hydra prints its reports through its log, which composing has silenced.
+            # A reader that leaves early is no error.
+            logging.raiseExceptions = False
             logging.getLogger("hydra").setLevel(logging.DEBUG)
             renderer.show_info(invocation.info, PRIMARY, words)
 

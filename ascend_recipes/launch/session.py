@@ -139,6 +139,7 @@ class Session:
         try:
             while True:
                 self._poll()
+                self._check_members()
                 if self._tree.returncode is not None:
                     raise self._failure()
                 time.sleep(POLL_SECONDS)
@@ -159,6 +160,8 @@ class Session:
             raise StopRequestedError(self._stop.name)
         with suppress(FileNotFoundError):
             self._watcher.poll()
+
+    def _check_members(self) -> None:
         lost = [item for item in self.receipts if _matters(item) and not is_running(item.pid)]
         if lost:
             raise self._loss(lost[0])
