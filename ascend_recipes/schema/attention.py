@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from ascend_recipes.schema.base import Spec
 
@@ -37,6 +37,10 @@ class SparseAttentionSpec(Spec):
     """Split tokens over the tensor-parallel group inside attention."""
     indexer_cache: Literal["model", "int8", "fp8"] = "model"
     """Element type of the indexer's key cache; `model` keeps the model's dtype."""
+    index_share_layers: NonNegativeInt = 0
+    """Compute the index in every n-th layer and reuse it in between; 0 follows the model."""
+    reshaped_writes: bool = False
+    """Write 8-bit caches block by block; needs an 8-bit indexer cache, meant for prefill."""
 
 
 class CompressedAttentionSpec(Spec):
@@ -49,6 +53,8 @@ class CompressedAttentionSpec(Spec):
     """`hardware` is the 8-bit indexer of the generation; `float` is for tests and is marked."""
     overlap_streams: bool = True
     """Run independent parts of a layer on side streams."""
+    index_share_layers: NonNegativeInt = 0
+    """Compute the index in every n-th indexed layer and reuse it in between; 0 follows the model."""
 
 
 AttentionSpec = Annotated[

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 Json = JsonValue
 """Any value that JSON can say."""
@@ -15,6 +15,16 @@ class Spec(BaseModel):
         frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
     )
 
+
+def _env_text(value: object) -> object:
+    """Render YAML and command-line scalars as the shell would see them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+EnvValue = Annotated[str, BeforeValidator(_env_text, json_schema_input_type=str | bool | float)]
+"""Value of an environment variable; YAML scalars are written as the shell would see them."""
 
 Count = Annotated[int, Field(ge=1)]
 """A number of things, at least one."""

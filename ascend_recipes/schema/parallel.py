@@ -26,6 +26,14 @@ class ParallelSpec(Spec):
     """Own tensor-parallel size of the output projection; 0 follows tp."""
     lm_head_tp: NonNegativeInt = 0
     """Own tensor-parallel size of the language-model head; 0 follows tp."""
+    embedding_tp: NonNegativeInt = 0
+    """Own tensor-parallel size of the embedding; 0 follows tp."""
+    mlp_tp: NonNegativeInt = 0
+    """Own tensor-parallel size of dense feed-forward layers; 0 follows tp."""
+    pp_layers: tuple[Count, ...] = ()
+    """Layers of each pipeline stage; empty splits them evenly."""
+    dcp_interleave_tokens: Count = 1
+    """Consecutive tokens that one die of a decode-context-parallel group keeps."""
 
     @property
     def world_size(self) -> int:
@@ -50,3 +58,9 @@ class MoeSpec(Spec):
     """Extra expert replicas that the load balancer may place."""
     load_balancing: Literal["off", "static", "dynamic"] = "off"
     """Placement of experts by observed load."""
+    load_interval_steps: Count | None = None
+    """Steps over which expert load is observed; none takes the runtime's own."""
+    placement_interval_steps: Count | None = None
+    """Steps between two moves of experts; none takes the runtime's own."""
+    placement_policy: Literal["random", "greedy", "swift", "flash"] = "swift"
+    """How experts are placed: at random, the simple balancer, or one of two refined ones."""

@@ -16,7 +16,7 @@ class NoQuantSpec(Spec):
 class QuantSpec(Spec):
     """Quantized weights."""
 
-    kind: Literal["w8a8", "w4a8", "fp8_block", "w8a8_mxfp8", "w4a4_mxfp4", "fp8_fp4"]
+    kind: Literal["w8a8", "w4a8", "fp8_block", "w8a8_mxfp8", "w4a4_mxfp4", "w4a8_mxfp4", "fp8_fp4"]
     weight_layout: Literal["nd", "nz"] = "nz"
     """Memory order of weights: plain, or the fractal order that matrix units read fastest."""
 
@@ -37,5 +37,7 @@ class CheckpointSpec(Spec):
     """Run Python code that a checkpoint carries."""
     load_threads: Count | None = None
     """Threads that read weight files; none reads them one after another."""
+    rope_factor: Annotated[float, Field(ge=1.0)] = 1.0
+    """YaRN factor by which the context is stretched beyond what the model was trained for."""
     load_strategy: Literal["default", "lazy", "prefetch", "eager"] = "default"
     """How safetensors files are read."""

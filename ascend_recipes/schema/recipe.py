@@ -3,16 +3,17 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ascend_recipes.schema.attention import AttentionSpec
-from ascend_recipes.schema.base import Count, Json, Name, Spec
+from ascend_recipes.schema.base import Count, EnvValue, Json, Name, Spec
 from ascend_recipes.schema.cache import CacheSpec
 from ascend_recipes.schema.drafter import DrafterSpec
 from ascend_recipes.schema.graph import GraphSpec
 from ascend_recipes.schema.parallel import MoeSpec, ParallelSpec
 from ascend_recipes.schema.quant import AnyQuantSpec, CheckpointSpec
 from ascend_recipes.schema.serving import (
+    MultimodalSpec,
     RequiresSpec,
     RoleName,
     RoleSpec,
@@ -23,16 +24,6 @@ from ascend_recipes.schema.site import SiteSpec
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_KEY|ACCESS_KEY)", re.IGNORECASE)
-
-
-def _env_text(value: object) -> object:
-    """Render YAML and command-line scalars as the shell would see them."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-EnvValue = Annotated[str, BeforeValidator(_env_text)]
 
 
 _ONE_ROLE: dict[RoleName, RoleSpec] = {"serve": RoleSpec()}
@@ -109,6 +100,7 @@ class Recipe(Spec):
     graph: GraphSpec
     scheduler: SchedulerSpec
     serving: ServingSpec = ServingSpec()
+    multimodal: MultimodalSpec = MultimodalSpec()
     env: dict[str, EnvValue] = Field(default_factory=dict)
     """Environment of every process. Secrets come from the site or the shell, never from here."""
     roles: dict[RoleName, RoleSpec] = Field(default_factory=lambda: dict(_ONE_ROLE))

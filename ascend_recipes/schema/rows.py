@@ -40,8 +40,11 @@ class DrafterFacts(Spec):
 
     architecture: str
     """Architecture name that vLLM gives the draft model."""
-    layers: Count
-    layer_kind: Name
+    layers: Count | None = None
+    """Decoder layers of the drafter; none where nobody has published them."""
+    layer_kind: Name | None = None
+    hub: str | None = None
+    """Repository of its own weights; none where the target's checkpoint carries them."""
     max_draft_tokens: Count
     """Largest number of tokens that may be proposed per step."""
 

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
-from ascend_recipes.schema.base import Count, Json, Name, Spec
+from ascend_recipes.schema.base import Count, EnvValue, Json, Name, Spec
 
 
 class SchedulerSpec(Spec):
@@ -43,6 +43,23 @@ class ServingSpec(Spec):
     """API server processes."""
     ready_timeout_s: Count = 1800
     """Seconds that a start may take until the server is healthy."""
+    seed: NonNegativeInt = 0
+    """Seed of sampling where a request names none."""
+
+
+class MultimodalSpec(Spec):
+    """Images and other inputs besides text. Ignored by models that read text only."""
+
+    text_only: bool = False
+    """Leave out the vision tower."""
+    encoder: Literal["tp", "data"] = "tp"
+    """Split the vision tower over tensor parallelism, or give each die whole images."""
+    limits: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    """Most items a prompt may hold, by kind."""
+    processor_cache_gib: NonNegativeFloat | None = None
+    """Memory for preprocessed inputs in GiB; none takes vLLM's own default."""
+    skip_profiling: bool = False
+    """Leave multimodal inputs out of the memory measurement at the start."""
 
 
 class TransferSpec(Spec):
@@ -70,7 +87,7 @@ class RoleSpec(Spec):
     drafter: dict[str, Json] = Field(default_factory=dict)
     moe: dict[str, Json] = Field(default_factory=dict)
     attention: dict[str, Json] = Field(default_factory=dict)
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, EnvValue] = Field(default_factory=dict)
 
     @property
     def sections(self) -> dict[str, dict[str, Json]]:
