@@ -98,7 +98,7 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     for item in parsed:
         if not _is_choice(item, groups):
             _record_override(item, provenance)
-    tree = json.loads(json.dumps(tree)) | {"name": name}
+    tree = json.loads(json.dumps(tree)) | {"name": name, "changed": _changes(parsed)}
     return Composition(name, tree, provenance)
 
 
@@ -214,6 +214,11 @@ def _recipe_name(parsed: Sequence[Override], groups: dict[str, set[str]]) -> str
             exit_code=ExitCode.USAGE,
         )
     return names[-1]
+
+
+def _changes(parsed: Sequence[Override]) -> bool:
+    """Whether any override reaches into the recipe, rather than choosing it."""
+    return any(item.key_or_group not in ("recipe", "site") for item in parsed)
 
 
 def _force(item: Override, groups: dict[str, set[str]]) -> str:

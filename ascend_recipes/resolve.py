@@ -1,6 +1,5 @@
 """Resolve: turn the names of a recipe into registry rows and check needs against offers."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,7 +9,8 @@ from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.drafter import NoDrafterSpec
 from ascend_recipes.schema.hook import HookKind
 from ascend_recipes.schema.operation import Binding
-from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.schema.recipe import Because, Recipe
+from ascend_recipes.schema.roles import role_recipe
 from ascend_recipes.schema.rows import (
     BackendRow,
     CheckpointFacts,
@@ -65,17 +65,64 @@ def resolve_recipe(
     Raises:
         RecipeError: unknown names (exit code 2), or all errors that the rules find (3).
     """
-    from ascend_recipes.rules import check_rules
-
     resolved = _look_up(recipe, registry, source_of)
     findings = tuple(
         item if item.source else replace(item, source=source_of(item.at))
-        for item in check_rules(resolved)
+        for item in _excuse(tuple(_findings(resolved)), recipe)
     )
     errors = tuple(item for item in findings if item.severity is Severity.ERROR)
     if errors:
         raise RecipeError(errors + tuple(item for item in findings if item not in errors))
     return replace(resolved, findings=findings)
+
+
+def _findings(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """What the rules say, about every role where prefill and decode are apart."""
+    from ascend_recipes.rules import check_rules
+
+    recipe = resolved.recipe
+    if "serve" in recipe.roles:
+        yield from check_rules(resolved)
+        return
+    seen = set()
+    for role in sorted(recipe.roles):
+        view = _look_up(role_recipe(recipe, role), resolved.registry, resolved.source_of)
+        for finding in check_rules(view):
+            placed = _in_role(finding, role, recipe)
+            if (placed.id, placed.at) not in seen:
+                seen.add((placed.id, placed.at))
+                yield placed
+
+
+def _in_role(finding: Finding, role: RoleName, recipe: Recipe) -> Finding:
+    """Point at the role's override where the role has one for the field."""
+    section, _, name = finding.at.partition(".")
+    if name not in recipe.roles[role].sections.get(section, {}):
+        return finding
+    at = f"roles.{role}.{finding.at}"
+    fix = finding.fix.replace(f"{finding.at}=", f"{at}=")
+    return replace(finding, at=at, fix=fix, message=f"{role}: {finding.message}")
+
+
+def _excuse(findings: tuple[Finding, ...], recipe: Recipe) -> tuple[Finding, ...]:
+    """Drop the warnings that the recipe gives a reason for; an idle reason is an error itself."""
+    excused = {item.finding for item in recipe.because}
+    kept = tuple(
+        item for item in findings if item.id not in excused or item.severity is Severity.ERROR
+    )
+    idle = () if recipe.changed else tuple(_idle_reasons(findings, recipe.because))
+    return kept + idle
+
+
+def _idle_reasons(findings: tuple[Finding, ...], reasons: tuple[Because, ...]) -> Iterator[Finding]:
+    for item in reasons:
+        severities = {finding.severity for finding in findings if finding.id == item.finding}
+        if Severity.ERROR in severities:
+            message = f"{item.finding} is an error, and no reason makes an error right"
+            yield Finding(id="because.error", message=message, at="because", fix="correct it")
+        elif not severities:
+            message = f"no rule says {item.finding} here: the reason silences nothing"
+            yield Finding(id="because.unused", message=message, at="because", fix="remove it")
 
 
 def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> ResolvedRecipe:
@@ -170,7 +217,8 @@ def state_dtype(recipe: Recipe, config: Mapping[str, Json]) -> str:
     chosen = recipe.cache.state_dtype if recipe.cache.kind == "hybrid" else "model_config"
     if chosen != "model_config":
         return chosen
-    return str(config.get("mamba_ssm_dtype", recipe.checkpoint.dtype))
+    default = "float32" if "linear_attn_config" in config else recipe.checkpoint.dtype
+    return str(config.get("mamba_ssm_dtype", default))
 
 
 def _backends(recipe: Recipe, model: ModelRow, registry: Registry) -> dict[str, str]:
@@ -223,16 +271,3 @@ def _bindings(
 def binding_name(binding: Binding) -> str:
     """Name in the plan: provider and the symbol without its namespace."""
     return f"{binding.provider}.{binding.symbol.rpartition('::')[2]}"
-
-
-def role_recipe(recipe: Recipe, role: RoleName) -> Recipe:
-    """The recipe as one role sees it: its overrides merged into the sections."""
-    spec = recipe.roles[role]
-    tree = json.loads(recipe.model_dump_json())
-    for section, changes in spec.sections.items():
-        if changes:
-            base = tree[section] if "kind" not in changes else {}
-            tree[section] = {**base, **changes}
-    tree["env"] = {**tree["env"], **spec.env}
-    tree["nodes"] = spec.nodes
-    return Recipe.model_validate_json(json.dumps(tree))

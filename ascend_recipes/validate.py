@@ -5,6 +5,7 @@ import json
 import types
 import typing
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -14,6 +15,7 @@ from ascend_recipes.compose import COMMAND_LINE, Composition
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.schema.roles import role_recipe
 
 UNSET = "???"
 
@@ -31,10 +33,25 @@ def validate_recipe(composition: Composition) -> Recipe:
         raise RecipeError(findings, ExitCode.USAGE)
     try:
         # JSON, because strict Python input refuses a list for a tuple; "1" is still no number.
-        return Recipe.model_validate_json(json.dumps(tree))
+        recipe = Recipe.model_validate_json(json.dumps(tree))
     except ValidationError as error:
         findings = tuple(_finding(item, composition) for item in error.errors())
         raise RecipeError(_without_echoes(findings), _exit_code(findings)) from None
+    if findings := tuple(_role_findings(recipe, composition)):
+        raise RecipeError(_without_echoes(findings), _exit_code(findings))
+    return recipe
+
+
+def _role_findings(recipe: Recipe, composition: Composition) -> Iterator[Finding]:
+    """Mistakes in the overrides of roles, which are checked against the sections they change."""
+    for role in sorted(set(recipe.roles) - {"serve"}):
+        try:
+            role_recipe(recipe, role)
+        except ValidationError as error:
+            for item in error.errors():
+                finding = _finding(item, composition)
+                at = f"roles.{role}.{finding.at}"
+                yield replace(finding, at=at, source=composition.source(at))
 
 
 def section_fields(section: str, kind: str) -> set[str] | None:

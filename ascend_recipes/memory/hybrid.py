@@ -20,6 +20,16 @@ class HybridPages:
     """Tokens per block after unification."""
 
 
+@dataclass(frozen=True)
+class _StateShape:
+    channels: int
+    """Channels of the convolution window."""
+    window_rows: int
+    heads: int
+    """Heads of the recurrent state."""
+    head_elements: int
+
+
 def hybrid_pages(
     config: Mapping[str, Json],
     *,
@@ -29,33 +39,40 @@ def hybrid_pages(
     state_dtype: str,
     num_draft_tokens: int,
 ) -> HybridPages:
-    """Unify the page of an attention layer with the page of a gated-delta-net layer.
+    """Unify the page of an attention layer with the page of a recurrent layer.
 
     vLLM enlarges the attention block, in multiples of the kernel's block, until its page holds a
     state page (vllm/platforms/interface.py, `_align_hybrid_block_size`). The window keeps one row
     per draft token more than the convolution needs (mamba_utils.py, gated_delta_net_state_shape).
     """
-    kv_heads = max(1, _size(config, "num_key_value_heads") // tp)
-    token_bytes = 2 * kv_heads * _size(config, "head_dim") * DTYPE_BYTES[model_dtype]
-    state_bytes = _window_bytes(config, tp, model_dtype, num_draft_tokens)
-    state_bytes += _recurrent_bytes(config, tp, state_dtype)
+    shape = _state_shape(config)
+    token_bytes = _token_elements(config, tp) * DTYPE_BYTES[model_dtype]
+    rows = shape.window_rows + num_draft_tokens
+    state_bytes = rows * shape.channels // tp * DTYPE_BYTES[model_dtype]
+    state_bytes += shape.heads // tp * shape.head_elements * DTYPE_BYTES[state_dtype]
     blocks = -(-state_bytes // (kernel_block * token_bytes))
     return HybridPages(token_bytes, state_bytes, kernel_block * blocks)
 
 
-def _window_bytes(
-    config: Mapping[str, Json], tp: int, model_dtype: str, num_draft_tokens: int
-) -> int:
-    keys = 2 * _size(config, "linear_num_key_heads") * _size(config, "linear_key_head_dim")
-    values = _size(config, "linear_num_value_heads") * _size(config, "linear_value_head_dim")
-    rows = _size(config, "linear_conv_kernel_dim") - 1 + num_draft_tokens
-    return rows * (keys + values) // tp * DTYPE_BYTES[model_dtype]
+def _token_elements(config: Mapping[str, Json], tp: int) -> int:
+    """Cached elements of a token in one attention layer: a latent is the same on every rank."""
+    if "kv_lora_rank" in config:
+        return _size(config, "kv_lora_rank") + _size(config, "qk_rope_head_dim")
+    kv_heads = max(1, _size(config, "num_key_value_heads") // tp)
+    return 2 * kv_heads * _size(config, "head_dim")
 
 
-def _recurrent_bytes(config: Mapping[str, Json], tp: int, state_dtype: str) -> int:
-    heads = _size(config, "linear_num_value_heads") // tp
-    head = _size(config, "linear_value_head_dim") * _size(config, "linear_key_head_dim")
-    return heads * head * DTYPE_BYTES[state_dtype]
+def _state_shape(config: Mapping[str, Json]) -> _StateShape:
+    """Sizes over all ranks, from flat fields or from the nested ones of delta attention."""
+    nested = config.get("linear_attn_config")
+    if isinstance(nested, dict):
+        heads, width = _size(nested, "num_heads"), _size(nested, "head_dim")
+        rows = _size(nested, "short_conv_kernel_size") - 1
+        return _StateShape(3 * heads * width, rows, heads, width * width)
+    key, value = _size(config, "linear_key_head_dim"), _size(config, "linear_value_head_dim")
+    heads = _size(config, "linear_num_value_heads")
+    channels = 2 * _size(config, "linear_num_key_heads") * key + heads * value
+    return _StateShape(channels, _size(config, "linear_conv_kernel_dim") - 1, heads, value * key)
 
 
 def _size(config: Mapping[str, Json], field: str) -> int:

@@ -2,9 +2,10 @@
 
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.planning.ledger import Ledger
-from ascend_recipes.resolve import ResolvedRecipe, role_recipe
+from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.plan import GroupPlan, LayerPlan, RolePlan
+from ascend_recipes.schema.roles import role_recipe
 from ascend_recipes.schema.serving import RoleName
 
 

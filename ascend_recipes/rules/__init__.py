@@ -25,6 +25,7 @@ RULES: tuple[Rule, ...] = (
     cache.block_size_fits_kernel,
     cache.aligned_block_fits_batch,
     cache.context_fits_model,
+    cache.decode_batch_fits_step,
     drafter.draft_length_is_offered,
     graph.sizes_fit_decode,
     graph.largest_batch_is_captured,

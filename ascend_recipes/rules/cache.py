@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ascend_recipes.errors import Finding
+from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.planning.cache import unified_block_size
 from ascend_recipes.resolve import ResolvedRecipe
 
@@ -71,10 +71,33 @@ def aligned_block_fits_batch(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def context_fits_model(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """No request is longer than the model was made for."""
     length = resolved.recipe.scheduler.max_model_len
-    if length > resolved.model.max_model_len:
+    factor = resolved.recipe.checkpoint.rope_factor
+    longest = int(resolved.model.max_model_len * factor)
+    if length > longest:
+        stretched = f" with rope_factor {factor:g}" if factor > 1 else ""
         yield Finding(
             id="scheduler.context_too_long",
-            message=f"{resolved.recipe.model} reads {resolved.model.max_model_len} tokens at most",
+            message=f"{resolved.recipe.model} reads {longest} tokens at most{stretched}",
             at="scheduler.max_model_len",
-            fix=f"scheduler.max_model_len={resolved.model.max_model_len}",
+            fix=f"scheduler.max_model_len={longest}",
+        )
+
+
+def decode_batch_fits_step(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A decode role takes its full batch in one step; a smaller step makes requests wait."""
+    recipe = resolved.recipe
+    drafter = recipe.drafter
+    query = 1 if drafter.kind == "none" else 1 + drafter.num_draft_tokens
+    batch, step = recipe.scheduler.max_num_seqs * query, recipe.scheduler.max_num_batched_tokens
+    if batch > step:
+        yield Finding(
+            id="scheduler.decode_batch_exceeds_step",
+            severity=Severity.WARNING,
+            message=(
+                f"{recipe.scheduler.max_num_seqs} requests of {query} token(s) are {batch}, more "
+                f"than one step's {step}: a full decode batch never runs"
+            ),
+            at="scheduler.max_num_batched_tokens",
+            fix=f"scheduler.max_num_batched_tokens={batch}",
+            evidence="vllm-ascend docs/source/tutorials/models/GLM5.2.md:1662 at 182b75ea",
         )

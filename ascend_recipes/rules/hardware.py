@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.runtime import missing_backends
 
 
 def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -104,6 +105,8 @@ def computes_dtype(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Every operation that the plan calls has a binding; a heavy one is no reference on an NPU."""
     recipe = resolved.recipe
+    if recipe.runtime.kind != "native" or missing_backends(resolved):
+        return
     called = {name for key in resolved.hooks for name in resolved.registry.hooks[key].operations}
     for key in resolved.backends.values():
         called.update(resolved.registry.backends[key].operations)

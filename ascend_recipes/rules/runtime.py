@@ -25,8 +25,17 @@ def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if not resolved.model.native:
         yield Finding(
             id="runtime.family_not_implemented",
-            message=f"the native runtime does not implement {resolved.model.family} yet",
+            message=f"the native runtime does not implement {resolved.recipe.model} yet",
             at="model",
+            fix=instead,
+        )
+    elif missing := missing_backends(resolved):
+        yield Finding(
+            id="runtime.backend_not_implemented",
+            message=(
+                f"the native runtime has no {', '.join(missing)} on {resolved.recipe.hardware} yet"
+            ),
+            at="hardware",
             fix=instead,
         )
     elif not resolved.quantization.native:
@@ -43,6 +52,12 @@ def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:
             at="drafter.kind",
             fix=f"drafter=none, or {instead}",
         )
+
+
+def missing_backends(resolved: ResolvedRecipe) -> list[str]:
+    """Backends of the plan that only other runtimes have."""
+    rows = resolved.registry.backends
+    return [key for key in sorted(set(resolved.backends.values())) if not rows[key].implementation]
 
 
 def _missing_evidence(resolved: ResolvedRecipe) -> Iterator[Finding]:

@@ -52,7 +52,8 @@ def format_runs_on_hardware(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def variant_holds_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """The weights of the drafter stand in the chosen checkpoint."""
     kind = resolved.recipe.drafter.kind
-    if kind != "none" and kind not in resolved.checkpoint.drafters:
+    elsewhere = resolved.drafter is not None and resolved.drafter.hub is not None
+    if kind != "none" and kind not in resolved.checkpoint.drafters and not elsewhere:
         holding = [
             variant
             for variant, facts in resolved.model.checkpoints.items()

@@ -54,7 +54,7 @@ class CompressedAttentionSpec(Spec):
     overlap_streams: bool = True
     """Run independent parts of a layer on side streams."""
     index_share_layers: NonNegativeInt = 0
-    """Compute the index in every n-th indexed layer and reuse it in between; 0 follows the model."""
+    """Compute the index in every n-th indexed layer, reuse it in between; 0 follows the model."""
 
 
 AttentionSpec = Annotated[

@@ -79,6 +79,8 @@ class Recipe(Spec):
     schema_version: Literal[1]
     name: Name
     """What the user typed after `recipe=`; set by composition."""
+    changed: bool = False
+    """Whether the command line changes what the recipe says; set by composition."""
     about: str
     """What the deployment is, in one line."""
     source: tuple[str, ...] = Field(min_length=1)

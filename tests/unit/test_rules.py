@@ -12,7 +12,7 @@ FIRING = [
     (["runtime=vllm_ascend", "device=emulated"], "runtime.no_emulation", "device.kind"),
     (["device=emulated"], "scale.real_on_cpu", "scale.kind"),
     (["attention=dsa"], "attention.kind_not_offered", "attention.kind"),
-    (["hardware=310p", "checkpoint.dtype=float16"], "attention.no_backend", "attention.kind"),
+    (["recipe=deepseek_v4_a3", "hardware=310p"], "attention.no_backend", "attention.kind"),
     (
         ["moe.fused_communication=true"],
         "hardware.lacks_capability",
@@ -49,6 +49,11 @@ FIRING = [
         ["scheduler.max_model_len=262145"],
         "scheduler.context_too_long",
         "scheduler.max_model_len",
+    ),
+    (
+        ["drafter=mtp3", "scheduler.max_num_seqs=200", "scheduler.max_num_batched_tokens=798"],
+        "scheduler.decode_batch_exceeds_step",
+        "scheduler.max_num_batched_tokens",
     ),
     (
         ["recipe=deepseek_v4_a3", "drafter.num_draft_tokens=4"],
