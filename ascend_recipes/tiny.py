@@ -100,7 +100,6 @@ def ensure_tiny_checkpoint(
     target = tiny_checkpoint_path(folder, family=family, model=model, seed=seed, dtype=dtype)
     if _is_complete(target, key):
         return target
-    folder.mkdir(parents=True, exist_ok=True)
     with _exclusive(folder):
         # Another starter may have finished while this one waited for the lock.
         if not _is_complete(target, key):
@@ -157,6 +156,7 @@ def _is_complete(target: Path, key: str) -> bool:
 def _exclusive(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the kernel releases it when a process dies."""
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise recipe_error(

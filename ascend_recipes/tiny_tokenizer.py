@@ -59,7 +59,9 @@ def write_tokenizer(folder: Path, stops: tuple[int, ...]) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     # Sorted: the order of `alphabet()` is not promised, and ids must not depend on it.
-    vocabulary = {byte: rank for rank, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    vocabulary = {
+        byte: rank for rank, byte in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -5,7 +5,7 @@ documentation refuses, and never imports the references of `ascend_recipes.ops`.
 correctness and continuous integration; it says nothing about speed on hardware.
 """
 
-from ascend_recipes.emulation.refusal import OperatorRefused
+from ascend_recipes.emulation.refusal import OperatorRefusedError
 from ascend_recipes.emulation.register import install, operator_names
 
-__all__ = ["OperatorRefused", "install", "operator_names"]
+__all__ = ["OperatorRefusedError", "install", "operator_names"]

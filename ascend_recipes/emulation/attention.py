@@ -1,4 +1,4 @@
-"""Emulated fused infer attention: layout TND, dense or paged, grouped heads, sparse modes 0, 3, 4."""
+"""Emulated fused infer attention: TND, dense or paged, grouped heads, sparse modes 0, 3, 4."""
 
 # Shapes: T tokens, N query heads, K kv heads, G query heads of a kv head, D head dim, E value dim,
 #         B blocks, P block size, M blocks of a request, R requests of a group, Q queries, L keys
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ascend_recipes.emulation.refusal import (
-    OperatorRefused,
+    OperatorRefusedError,
     check,
     check_contiguous,
     check_dtype,
@@ -29,6 +29,9 @@ MASK_SIZE = 2048
 UNLIMITED = 2147483647
 QUERY_TILE = 256
 """Queries whose scores are held at once, to bound memory in long prefills."""
+
+TOGETHER = 16
+"""Longest query for which requests share one computation; longer ones would waste padding."""
 
 _checked_masks: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
@@ -137,6 +140,13 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, heads: int, kv_hea
     check_dtype(NAME, "query", query, DTYPES)
     check_same_dtype(NAME, query, key=key, value=value)
     check_contiguous(NAME, query=query, key=key, value=value)
+    check(
+        key.shape == value.shape,
+        NAME,
+        "value",
+        f"has shape {list(value.shape)}",
+        f"{list(key.shape)}, the shape of key",
+    )
     check_shape(NAME, "query", query, (None, heads, None), "[tokens, num_heads, head dim]")
     check(
         heads % kv_heads == 0 and heads // kv_heads <= 64,
@@ -212,7 +222,7 @@ def _read_lengths(
 
 def _check_cumulative(argument: str, lengths: Sequence[int] | None) -> list[int]:
     if lengths is None:
-        raise OperatorRefused(NAME, argument, "is None", "required with layout TND")
+        raise OperatorRefusedError(NAME, argument, "is None", "required with layout TND")
     ends = [int(length) for length in lengths]
     rising = all(first <= second for first, second in zip([0, *ends], ends, strict=False))
     check(rising, NAME, argument, f"is {ends}", "cumulative lengths, never falling")
@@ -285,8 +295,7 @@ def _read_sparsity(
         return Sparsity(before=UNLIMITED, after=UNLIMITED, masked=False)
     _check_mask(mask)
     short = any(
-        keys < queries
-        for keys, queries in zip(batch.key_lengths, batch.query_lengths, strict=True)
+        keys < queries for keys, queries in zip(batch.key_lengths, batch.query_lengths, strict=True)
     )
     check(
         not short,
@@ -310,10 +319,8 @@ def _read_sparsity(
 def _check_mask(mask: Tensor | None) -> None:
     """The compressed mask is the strictly upper triangle of a 2048 square, 1 where masked."""
     if mask is None:
-        raise OperatorRefused(NAME, "atten_mask", "is None", "required in sparse modes 2 to 4")
-    check(
-        mask.dtype in MASK_DTYPES, NAME, "atten_mask", f"is {mask.dtype}", "bool, int8, uint8"
-    )
+        raise OperatorRefusedError(NAME, "atten_mask", "is None", "required in sparse modes 2 to 4")
+    check(mask.dtype in MASK_DTYPES, NAME, "atten_mask", f"is {mask.dtype}", "bool, int8, uint8")
     shape = list(mask.shape)
     square = shape[-2:] == [MASK_SIZE, MASK_SIZE] and all(size == 1 for size in shape[:-2])
     check(
@@ -337,7 +344,7 @@ def _check_mask(mask: Tensor | None) -> None:
 
 
 def _group(batch: Batch) -> list[list[int]]:
-    """Requests with equal query lengths are computed together: all decodes in one group."""
+    """Short requests with equal query lengths are computed together: all decodes in one group."""
     groups: dict[int, list[int]] = defaultdict(list)
     for request, (queries, keys) in enumerate(
         zip(batch.query_lengths, batch.key_lengths, strict=True)
@@ -345,11 +352,14 @@ def _group(batch: Batch) -> list[list[int]]:
         # Without keys the documentation promises zeros, which the output already holds.
         if queries and keys:
             groups[queries].append(request)
-    return [
-        requests if queries <= 16 else [request]
+    together = [requests for queries, requests in groups.items() if queries <= TOGETHER]
+    alone = [
+        [request]
         for queries, requests in groups.items()
-        for request in (requests[:1] if queries <= 16 else requests)
+        if queries > TOGETHER
+        for request in requests
     ]
+    return together + alone
 
 
 def _collect(
@@ -372,15 +382,13 @@ def _collect(
     table_RM = block_table[requests, : -(-longest // block_size)].long()
     # Beyond a request's length the table may hold anything; the mask hides what is read there.
     table_RM = table_RM.clamp(0, key.shape[0] - 1)
-    collected = []
-    for cache in (key, value):
-        pages = cache[table_RM]
-        if paged_heads:
-            pages = pages.transpose(2, 3)
-        collected.append(pages.reshape(len(requests), -1, kv_heads, pages.shape[-1])
-                         if paged_heads
-                         else pages.reshape(len(requests), -1, kv_heads, pages.shape[-1] // kv_heads))
-    return collected[0][:, :longest], collected[1][:, :longest]
+
+    def collect(cache: Tensor) -> Tensor:
+        pages = cache[table_RM].transpose(2, 3) if paged_heads else cache[table_RM]
+        width = pages.shape[-1] if paged_heads else pages.shape[-1] // kv_heads
+        return pages.reshape(len(requests), -1, kv_heads, width)[:, :longest]
+
+    return collect(key), collect(value)
 
 
 def _attend(

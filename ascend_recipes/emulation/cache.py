@@ -41,8 +41,8 @@ def scatter_pa_kv_cache(
 ) -> None:
     """`npu::npu_scatter_pa_kv_cache`, second scenario: [T, K, D] into [B, P, K, D].
 
-    The documentation gives slots from 0. A slot of -1 is skipped here, as the kernel does and as
-    padded batches need; see ops/attention/README.md.
+    The documentation gives slots from 0. A slot of -1 is skipped here, because vllm-ascend pads
+    its batches with it; see ops/attention/README.md.
     """
     name = "npu_scatter_pa_kv_cache"
     check_unset(

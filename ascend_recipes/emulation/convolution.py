@@ -2,11 +2,13 @@
 
 # Shapes: T tokens, C channels, W taps, S cache lines, L state rows, R sequences
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
 from ascend_recipes.emulation.refusal import (
-    OperatorRefused,
+    OperatorRefusedError,
     check,
     check_contiguous,
     check_dtype,
@@ -49,7 +51,7 @@ def causal_conv1d(
     lines = _read_lines(cache_indices_opt, conv_state, requests)
     fresh_R = _read_fresh(initial_state_mode_opt, requests, decode)
     offsets_R = _read_offsets(num_accepted_tokens_opt, weight, conv_state, requests, decode)
-    lengths = [stop - start for start, stop in zip(starts, starts[1:], strict=False)]
+    lengths = [stop - start for start, stop in pairwise(starts)]
     active = [
         request
         for request in range(requests)
@@ -134,14 +136,14 @@ def _check_integer(argument: str, tensor: Tensor, *more: torch.dtype) -> None:
 def _read_starts(x: Tensor, starts: Tensor | None, decode: bool) -> list[int]:
     if starts is None:
         if not decode:
-            raise OperatorRefused(
+            raise OperatorRefusedError(
                 NAME, "query_start_loc_opt", "is None", "required in run mode 0 for [T, C] input"
             )
         return list(range(x.shape[0] + 1))
     _check_integer("query_start_loc_opt", starts)
     check(starts.dim() == 1, NAME, "query_start_loc_opt", f"has {starts.dim()} dimensions", "1")
     values: list[int] = starts.tolist()
-    rising = all(first <= second for first, second in zip(values, values[1:], strict=False))
+    rising = all(first <= second for first, second in pairwise(values))
     check(
         bool(values) and values[0] == 0 and rising and values[-1] <= x.shape[0],
         NAME,

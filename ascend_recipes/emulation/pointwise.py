@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ascend_recipes.emulation.refusal import (
-    OperatorRefused,
+    OperatorRefusedError,
     check,
     check_dtype,
     check_range,
@@ -133,7 +133,7 @@ def mrope(
     _check_mrope(name, positions, query, key, cos_sin_cache, head_size)
     _check_rotary_mode(name, rotary_mode)
     if cache_mode != "default":
-        raise OperatorRefused(
+        raise OperatorRefusedError(
             name,
             "cache_mode",
             f"is '{cache_mode}'",
@@ -233,9 +233,10 @@ def _rotate_heads(
 ) -> Tensor:
     heads_TND = x.reshape(x.shape[0], -1, head_size).float()
     width = cosine_TD.shape[-1]
-    turned = heads_TND[..., :width] * cosine_TD[:, None] + _turn(
-        heads_TND[..., :width], rotary_mode
-    ) * sine_TD[:, None]
+    turned = (
+        heads_TND[..., :width] * cosine_TD[:, None]
+        + _turn(heads_TND[..., :width], rotary_mode) * sine_TD[:, None]
+    )
     return torch.cat((turned, heads_TND[..., width:]), dim=-1).to(x.dtype).reshape(x.shape)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ascend_recipes.emulation.refusal import (
-    OperatorRefused,
+    OperatorRefusedError,
     check,
     check_dtype,
     check_range,
@@ -96,7 +96,7 @@ def recurrent_gated_delta_rule(
     check_same_dtype(name, query, state=state)
     plain = _read_lengths(name, lengths, tokens=value.shape[0], exact=True)
     _check_longest(name, plain, VENDOR_TOKENS)
-    slots = _read_slots(name, ssm_state_indices, state, value.shape[0])
+    slots = _read_slots(name, ssm_state_indices, sum(plain))
     return _run_steps(
         name, query, key, value, state, beta, scale, [0, *plain], slots, num_accepted_tokens, g
     )
@@ -137,7 +137,7 @@ def custom_recurrent_gated_delta_rule(
     layout = _read_lengths(name, lengths, tokens=value.shape[0], exact=False)
     check(bool(layout), name, "actual_seq_lengths", "is empty", "[start, length, ...]")
     _check_longest(name, layout[1:], CUSTOM_TOKENS)
-    slots = _read_slots(name, ssm_state_indices, state, value.shape[0])
+    slots = _read_slots(name, ssm_state_indices, sum(layout))
     return _run_steps(
         name, query, key, value, state, beta, scale, layout, slots, num_accepted_tokens, g
     )
@@ -163,7 +163,7 @@ def recurrent_gated_delta_rule_meta(
 
 def _required(name: str, argument: str, tensor: Tensor | None) -> Tensor:
     if tensor is None:
-        raise OperatorRefused(name, argument, "is None", "required")
+        raise OperatorRefusedError(name, argument, "is None", "required")
     return tensor
 
 
@@ -238,15 +238,15 @@ def _check_longest(name: str, lengths: list[int], limit: int) -> None:
     )
 
 
-def _read_slots(name: str, slots: Tensor | None, state: Tensor, tokens: int) -> Tensor:
+def _read_slots(name: str, slots: Tensor | None, last_token: int) -> Tensor:
     slots = _required(name, "ssm_state_indices", slots)
     check(slots.dtype == torch.int32, name, "ssm_state_indices", f"is {slots.dtype}", "int32")
     check(
-        slots.dim() == 1 and slots.shape[0] <= tokens,
+        slots.dim() == 1 and slots.shape[0] >= last_token,
         name,
         "ssm_state_indices",
         f"has shape {list(slots.shape)}",
-        f"at most [{tokens}], one slot a token",
+        f"[{last_token}], one slot a token",
     )
     return slots
 

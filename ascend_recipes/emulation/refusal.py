@@ -13,7 +13,7 @@ RELAXATIONS = (FLOAT32,)
 _relaxed: set[str] = set()
 
 
-class OperatorRefused(ValueError):
+class OperatorRefusedError(ValueError):
     """A call that the vendor's operator does not take."""
 
     def __init__(self, operator: str, argument: str, problem: str, allowed: str) -> None:
@@ -38,7 +38,7 @@ def relax(relaxed: Collection[str]) -> None:
 def check(condition: bool, operator: str, argument: str, problem: str, allowed: str) -> None:
     """Refuse the call unless the condition holds."""
     if not condition:
-        raise OperatorRefused(operator, argument, problem, allowed)
+        raise OperatorRefusedError(operator, argument, problem, allowed)
 
 
 def check_dtype(
@@ -51,7 +51,7 @@ def check_dtype(
     if tensor.dtype == torch.float32 and low and FLOAT32 in _relaxed:
         return
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-    raise OperatorRefused(
+    raise OperatorRefusedError(
         operator, argument, f"is {str(tensor.dtype).removeprefix('torch.')}", names
     )
 
@@ -60,7 +60,7 @@ def check_same_dtype(operator: str, expected: Tensor, **others: Tensor | None) -
     """Refuse arguments whose dtype differs from that of the first."""
     for argument, tensor in others.items():
         if tensor is not None and tensor.dtype != expected.dtype:
-            raise OperatorRefused(
+            raise OperatorRefusedError(
                 operator, argument, f"is {tensor.dtype}", f"{expected.dtype}, as the first input"
             )
 
@@ -74,7 +74,7 @@ def check_shape(
     )
     if not fits:
         wanted = "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
-        raise OperatorRefused(
+        raise OperatorRefusedError(
             operator, argument, f"has shape {list(tensor.shape)}", f"{names} = {wanted}"
         )
 
@@ -83,14 +83,16 @@ def check_contiguous(operator: str, **tensors: Tensor | None) -> None:
     """Refuse strided views where the documentation says so."""
     for argument, tensor in tensors.items():
         if tensor is not None and not tensor.is_contiguous():
-            raise OperatorRefused(operator, argument, "is not contiguous", "contiguous tensors")
+            raise OperatorRefusedError(
+                operator, argument, "is not contiguous", "contiguous tensors"
+            )
 
 
 def check_unset(operator: str, **values: object) -> None:
     """Refuse arguments that this emulation (or the documentation) does not support."""
     for argument, value in values.items():
         if value is not None:
-            raise OperatorRefused(operator, argument, "is set", "None (not emulated)")
+            raise OperatorRefusedError(operator, argument, "is set", "None (not emulated)")
 
 
 def check_range(
@@ -101,7 +103,7 @@ def check_range(
         return
     smallest, largest = int(values.min()), int(values.max())
     if smallest < low or largest >= high:
-        raise OperatorRefused(
+        raise OperatorRefusedError(
             operator,
             argument,
             f"holds values from {smallest} to {largest}",

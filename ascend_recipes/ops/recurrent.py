@@ -124,7 +124,7 @@ def recurrent_gated_delta_rule_npu(
         beta=beta_TNv.to(query_TNkK.dtype),
         scale=scale,
         actual_seq_lengths=lengths_R.to(torch.int32),
-        ssm_state_indices=state_indices.to(torch.int32),
+        ssm_state_indices=state_indices.flatten().to(torch.int32),
         num_accepted_tokens=None if num_accepted is None else num_accepted.to(torch.int32),
         g=g_TNv,
     )
@@ -154,8 +154,9 @@ def recurrent_gated_delta_rule_custom(
         beta_TNv: Write strength.
         state_SNvVK: State slots, bfloat16 or float32.
         lengths_R: Tokens of each sequence, int32, not cumulative; 0 for padding, at most 16.
-        state_indices: Slot that receives the state after each token. With one token a sequence
-            this is one slot a sequence, read and written.
+        state_indices: Slot that receives the state after each token, token by token (further
+            dimensions are flattened). With one token a sequence this is one slot a sequence,
+            read and written.
         num_accepted: Accepted tokens of the last step: the sequence starts from the slot of
             that token; none for the first.
         scale: Factor of the queries.
@@ -169,7 +170,7 @@ def recurrent_gated_delta_rule_custom(
         beta=beta_TNv.to(query_TNkK.dtype),
         scale=scale,
         actual_seq_lengths=layout_R1,
-        ssm_state_indices=state_indices.to(torch.int32),
+        ssm_state_indices=state_indices.flatten().to(torch.int32),
         num_accepted_tokens=None if num_accepted is None else num_accepted.to(torch.int32),
         g=g_TNv,
     )

@@ -97,9 +97,7 @@ def _gather(
     return cosine_TF, sine_TF
 
 
-def _axis_of_frequency(
-    section: tuple[int, ...], interleaved: bool, device: torch.device
-) -> Tensor:
+def _axis_of_frequency(section: tuple[int, ...], interleaved: bool, device: torch.device) -> Tensor:
     """Position row that each frequency follows.
 
     Interleaved: slots 1, 4, 7, … go to the vertical and 2, 5, 8, … to the horizontal position,

@@ -208,9 +208,7 @@ def _delta_net(
     yield f"{prefix}.A_log", _decay(weights, f"{prefix}.A_log", heads)
     yield f"{prefix}.dt_bias", _time_step_bias(weights, f"{prefix}.dt_bias", heads)
     # The only norm of the model that multiplies by the weight itself.
-    yield from weights.random(
-        f"{prefix}.norm.weight", (sizes["linear_value_head_dim"],), 0.1, 1.0
-    )
+    yield from weights.random(f"{prefix}.norm.weight", (sizes["linear_value_head_dim"],), 0.1, 1.0)
     yield from weights.linear(f"{prefix}.out_proj.weight", hidden, values, 1.5)
 
 

@@ -47,7 +47,7 @@ def causal_conv1d(
 def delta_rule_gates(
     a_TNv: Tensor, b_TNv: Tensor, a_log_Nv: Tensor, dt_bias_Nv: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log decay g = -exp(A_log) · softplus(a + dt_bias) in float32, and β = sigmoid(b) in b's type."""
+    """Log decay g = -exp(A_log) · softplus(a + dt_bias) in float32; β = sigmoid(b) in b's type."""
     step_TNv = F.softplus(a_TNv.float() + dt_bias_Nv.float(), threshold=20.0)
     return -a_log_Nv.float().exp() * step_TNv, b_TNv.float().sigmoid().to(b_TNv.dtype)
 
@@ -106,6 +106,7 @@ def recurrent_gated_delta_rule(
 ) -> Tensor:
     """Start from the slot of the last accepted token; store the state after every token."""
     out_TNvV = torch.zeros_like(value_TNvV)
+    state_indices = state_indices.flatten()
     start = 0
     for request, length in enumerate(lengths_R.tolist()):
         if length == 0:
