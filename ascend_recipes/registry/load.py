@@ -16,6 +16,7 @@ from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.operation import OperationContract
+from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, VersionRow
 from ascend_recipes.schema.rows import (
     BackendRow,
     HardwareRow,
@@ -89,6 +90,9 @@ class Registry:
     runtimes: Table[RuntimeRow]
     providers: Table[ProviderRow]
     hooks: Table[HookRow]
+    patches: Table[PatchRow]
+    peer_patches: Table[PeerPatchRow]
+    vllm_versions: Table[VersionRow]
     operations: Table[OperationContract]
 
     def tables(self) -> tuple[Table[Spec], ...]:
@@ -112,6 +116,9 @@ def load_registry() -> Registry:
         runtimes=rows("runtimes", RuntimeRow),
         providers=rows("providers", ProviderRow),
         hooks=rows("hooks", HookRow),
+        patches=rows("patches", PatchRow),
+        peer_patches=rows("peer_patches", PeerPatchRow),
+        vllm_versions=rows("vllm_versions", VersionRow),
         operations=Table("operations", OperationContract, _operation_files(roots)),
     )
 

@@ -34,7 +34,7 @@ HEAVY = frozenset(
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "paths", "schema"}),
     frozenset({"yaml_files", "tiny_tokenizer", "receipts", "tiny"}),
-    frozenset({"registry"}),
+    frozenset({"registry", "patching"}),
     frozenset({"compose"}),
     frozenset({"validate"}),
     frozenset({"memory", "resolve", "rules", "planning", "plan"}),
