@@ -36,6 +36,16 @@ class Binding(Spec):
     """What the vendor's documentation demands, one sentence each."""
 
 
+class CostSpec(Spec):
+    """Least work of one call, as expressions of the contract's dimensions."""
+
+    flops: str
+    """Floating-point operations; a multiplication and its addition are two."""
+    bytes: str
+    """Bytes read and written when every tensor is touched once; `e` is the size of an element of
+    the activations."""
+
+
 class OperationContract(Spec):
     """What an operation computes, on what, how exactly, and who can do it."""
 
@@ -48,6 +58,10 @@ class OperationContract(Spec):
     """Inputs that are written."""
     reference: ImplementationPath
     bindings: tuple[Binding, ...] = Field(min_length=1)
+    sizes: dict[str, str] = Field(default_factory=dict)
+    """Dimension -> its size on one die in a deployment, over the fields of the model's
+    configuration and `tokens`, `requests`, `context` (keys of a request), `block`, `tp`."""
+    cost: CostSpec | None = None
     tolerance: dict[str, float]
     """Largest relative error against the reference, per dtype."""
     heavy: bool = False
