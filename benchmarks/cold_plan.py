@@ -23,12 +23,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import ExitCode
+from ascend_recipes.launch.environment import child_environment
 from ascend_recipes.registry.load import load_registry
+from ascend_recipes.schema.plan import LaunchPlan
 
 PLAN_BUDGET_S = 1.0
 REFUSAL_BUDGET_S = 0.9
+TINY = ("device=emulated", "scale=tiny")
 MISTAKE = "parallel.tp=7"
 """No head count in the registry divides by seven."""
 
@@ -97,12 +101,17 @@ def time_refusal(recipe: str, runs: int) -> Timing:
 def time_vllm(model: str, folder: Path) -> Timing | None:
     """`vllm serve` of the model's published configuration; None if it complains of other things."""
     _write_config(model, folder)
+    environment = child_environment(_any_plan(), folder / "plan.json", os.environ)
+    (folder / "plan.json").write_text(_any_plan().to_json())
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
     command += ["--skip-tokenizer-init", f"--tensor-parallel-size={MISTAKE.partition('=')[2]}"]
-    # vLLM's own CPU platform: without any, it would complain of that first.
-    env = {**os.environ, "VLLM_TARGET_DEVICE": "cpu", "HF_HUB_OFFLINE": "1"}
-    timing = timed(command, code=None, env=env)
+    timing = timed(command, code=None, env=environment | {"HF_HUB_OFFLINE": "1"})
     return timing if _VLLM_COMPLAINT.search(timing.output) else None
+
+
+def _any_plan() -> LaunchPlan:
+    """A plan that gives vLLM a platform: without any, it would complain of that first."""
+    return planned_launch([f"recipe={recipe_names()[-1].name}", *TINY], ()).plan
 
 
 def _write_config(model: str, folder: Path) -> None:
