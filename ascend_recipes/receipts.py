@@ -30,7 +30,7 @@ class EffectiveValues(Spec):
     """Tokens of one block as the attention kernels see it, per cache group."""
     num_blocks: int
     num_kv_tokens: int
-    """Tokens of context that the attention caches of this rank hold."""
+    """Tokens of context that fit, by vLLM's own count over all cache groups."""
     cache_layout: str
     """vLLM's name of the physical order of layers, blocks, heads, tokens and content."""
     cache_groups: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 
 from ascend_recipes.attention.host_lengths import HostLengths
 from ascend_recipes.worker.device.interface import DeviceGraph
@@ -38,8 +39,7 @@ class GraphTasks:
             lengths_of: lengths of a layer, by its name.
         """
         for task in self.tasks:
-            lengths = lengths_of(task.layer_name)
-            task.update(lambda task=task, lengths=lengths: task.launch(lengths))
+            task.update(partial(task.launch, lengths_of(task.layer_name)))
 
 
 _capturing: ContextVar[GraphTasks | None] = ContextVar("capturing", default=None)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from torch import nn
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.v1.kv_cache_interface import AttentionSpec, MambaSpec
+from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
+from vllm.v1.kv_cache_interface import MambaSpec
 
 from ascend_recipes.receipts import EffectiveValues
 
@@ -19,13 +20,11 @@ def effective_values(worker: "AscendWorker") -> EffectiveValues:
     runner, cache = worker.model_runner, worker.cache_config
     groups = runner.kv_cache_config.kv_cache_groups
     num_blocks = runner.kv_cache_config.num_blocks
-    paged = [g for g in groups if isinstance(g.kv_cache_spec, AttentionSpec)]
     states = [g.kv_cache_spec for g in groups if isinstance(g.kv_cache_spec, MambaSpec)]
     compilation = worker.compilation_config
     communicator = get_tp_group().device_communicator
     model = runner.get_model()
-    # Blocks of one pool go to all groups; attention holds its share of them.
-    tokens = num_blocks * cache.block_size * len(paged) // max(len(groups), 1)
+    tokens, _ = get_kv_cache_capacity(worker.vllm_config, runner.kv_cache_config)
     return EffectiveValues(
         block_size=cache.block_size,
         kernel_block_sizes=tuple(runner._kernel_block_sizes),

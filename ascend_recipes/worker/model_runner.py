@@ -1,9 +1,13 @@
 """The model runner: vLLM's V1 runner with our graphs, sampler and block zeroing."""
 
+from typing import Any
+
 import torch
+from torch import nn
 from vllm.compilation.cuda_graph import CUDAGraphWrapper
 from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.v1.kv_cache_interface import AttentionSpec
+from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ascend_recipes.graph.static_graph import StaticGraphWrapper
@@ -12,6 +16,9 @@ from ascend_recipes.worker.sampler import AscendTopKTopPSampler
 
 class AscendModelRunner(GPUModelRunner):
     """One runner for both devices; `torch.cuda` names are served by the device runtime."""
+
+    model: nn.Module | CUDAGraphWrapper
+    """The model, inside a graph wrapper where decode steps are captured."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(vllm_config, device)
@@ -31,6 +38,35 @@ class AscendModelRunner(GPUModelRunner):
             self.model = StaticGraphWrapper(
                 self.model.unwrap(), self.vllm_config, runtime_mode=CUDAGraphMode.FULL
             )
+
+    def _sample(self, *args: Any, **kwargs: Any) -> SamplerOutput:
+        """Sample, then undo what rows in the middle of a prompt drew from their generators.
+
+        vLLM rewinds those generators by an offset of four, the amount that CUDA's Philox
+        generator advances; a CPU generator has no offset at all.
+        """
+        saved = [(item, item.get_state()) for item in self._discarded_generators().values()]
+        output = super()._sample(*args, **kwargs)
+        for generator, state in saved:
+            generator.set_state(state)
+        return output
+
+    def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
+        """Keep vLLM from rewinding generators that `_sample` has already restored."""
+        discarded = self._discarded_generators()
+        generators = self.input_batch.generators
+        for row in discarded:
+            del generators[row]
+        try:
+            return super()._bookkeeping_sync(*args, **kwargs)
+        finally:
+            generators.update(discarded)
+
+    def _discarded_generators(self) -> dict[int, torch.Generator]:
+        """Row -> generator of seeded requests whose token of this step is thrown away."""
+        mask = self.discard_request_mask.np
+        generators: dict[int, torch.Generator] = self.input_batch.generators
+        return {row: item for row, item in generators.items() if mask[row]}
 
     def _init_kv_zero_meta(self) -> None:
         """Collect the attention caches and how many kernel blocks a manager block has."""

@@ -5,13 +5,15 @@ have nothing to wait for; a graph replays by running the recorded callable again
 what real capture would demand (see `ascend_recipes.graph`).
 """
 
+import os
+import resource
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import torch
 
+from ascend_recipes.worker.device.interface import DeviceStream
 from ascend_recipes.worker.device.raw_memory import memory_view
 
 
@@ -94,7 +96,7 @@ class EmulatedRuntime:
     pins_host_memory = False
 
     def __init__(self) -> None:
-        self._stream = EmulatedStream()
+        self._stream: DeviceStream = EmulatedStream()
 
     def select(self, index: int) -> torch.device:
         """Every rank is a process of its own with its own CPU tensors."""
@@ -107,12 +109,12 @@ class EmulatedRuntime:
         """A stream with nothing to wait for."""
         return EmulatedStream()
 
-    def current_stream(self) -> EmulatedStream:
+    def current_stream(self) -> DeviceStream:
         """The stream set by `use_stream`, or the default one."""
         return self._stream
 
     @contextmanager
-    def use_stream(self, stream: EmulatedStream) -> Iterator[None]:
+    def use_stream(self, stream: DeviceStream) -> Iterator[None]:
         """Make the stream current while the context is open."""
         previous, self._stream = self._stream, stream
         try:
@@ -125,12 +127,12 @@ class EmulatedRuntime:
         return EmulatedEvent()
 
     def memory(self) -> tuple[int, int]:
-        """Host memory less what this process uses.
+        """Host memory less the most that this process has used.
 
         Other processes are left out, so that what they do cannot change the result.
         """
-        total = psutil.virtual_memory().total
-        return total - psutil.Process().memory_info().rss, total
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return total - resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, total
 
     def memory_statistics(self) -> dict[str, int]:
         """Empty: the CPU allocator keeps no counters."""
@@ -185,7 +187,7 @@ class EmulatedRuntime:
             "torch.accelerator.reset_peak_memory_stats": lambda device=None: None,
         }
 
-    def _set_stream(self, stream: EmulatedStream) -> None:
+    def _set_stream(self, stream: DeviceStream) -> None:
         self._stream = stream
 
 

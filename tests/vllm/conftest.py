@@ -1,0 +1,138 @@
+"""Engines, one process per group of tests, and the oracle they are compared with."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ascend_recipes.launch.environment import child_environment
+from ascend_recipes.plan import PlannedLaunch
+from ascend_recipes.receipts import Receipt, load_receipts
+from ascend_recipes.tiny import ensure_tiny_checkpoint
+
+HOST = Path(__file__).with_name("engine_host.py")
+START_SECONDS = 180
+ANSWER_SECONDS = 180
+
+TINY = ("device=emulated", "scale=tiny", "+extra_args.max_logprobs=-1")
+RAW = "+extra_args.logprobs_mode=raw_logits"
+FLOAT32 = ("device.relaxed=[dtype.float32]", "checkpoint.dtype=float32")
+
+
+@dataclass
+class Engine:
+    """Client of one engine host."""
+
+    planned: PlannedLaunch
+    run_folder: Path
+    connection: Connection
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            self.connection.send((name, args, kwargs))
+            return _answer(self.connection, ANSWER_SECONDS)
+
+        return ask
+
+    def receipts(self) -> tuple[Receipt, ...]:
+        return load_receipts(self.run_folder)
+
+
+def _answer(connection: Connection, seconds: float) -> Any:
+    if not connection.poll(seconds):
+        raise TimeoutError(f"the engine host did not answer within {seconds} s")
+    kind, value = connection.recv()
+    if kind == "failed":
+        raise RuntimeError(value)
+    return value
+
+
+@contextmanager
+def running_engine(
+    planned: PlannedLaunch, run_folder: Path, *, core_process: bool = False
+) -> Iterator[Engine]:
+    """Start an engine host for a plan; it ends when the pipe closes."""
+    model = planned.resolved.model
+    checkpoint = Path(planned.plan.model.checkpoint)
+    ensure_tiny_checkpoint(
+        checkpoint.parent,
+        family=model.family,
+        model=dict(model.config),
+        seed=0,
+        dtype=str(planned.plan.engine["dtype"]),
+    )
+    plan_file = run_folder / "plan.json"
+    plan_file.write_text(planned.plan.to_json(), encoding="utf-8")
+    environment = child_environment(planned.plan, plan_file, os.environ)
+    environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(core_process))
+    ours, theirs = Pipe()
+    with (run_folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HOST), str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    theirs.close()
+    try:
+        _answer(ours, START_SECONDS)
+        yield Engine(planned, run_folder, ours)
+    finally:
+        ours.close()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def engine_of(
+    plan: Callable[..., PlannedLaunch], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """Start an engine for overrides of the base recipe."""
+
+    def start(*words: str, core_process: bool = False) -> Any:
+        folder = tmp_path_factory.mktemp("run")
+        return running_engine(plan(*TINY, *words), folder, core_process=core_process)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def chunked(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32, chunks of 128 tokens, no prefix caching, a cache that eight prompts overflow."""
+    words = (*FLOAT32, RAW, "cache.prefix_caching=false", "scheduler.max_num_batched_tokens=128")
+    with engine_of(*words) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def caching(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32, prefix caching with aligned states."""
+    with engine_of(*FLOAT32, RAW) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def recipe_dtypes(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """The recipe's own dtypes, nothing relaxed."""
+    with engine_of(RAW) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def two_ranks(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32, tensor parallel over two worker processes below an engine core process."""
+    with engine_of(*FLOAT32, RAW, "parallel.tp=2", core_process=True) as engine:
+        yield engine

@@ -1,0 +1,171 @@
+"""A process that holds one vLLM engine and answers requests over a pipe.
+
+vLLM keeps state per process, and a process applies one plan: every group of tests gets a host of
+its own. Run as a script with the number of an inherited file descriptor.
+"""
+
+import os
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+
+class Host:
+    """What tests ask of an engine; arguments and results are plain data."""
+
+    def __init__(self) -> None:
+        from vllm import LLM
+
+        from ascend_recipes.schema.plan import load_plan
+
+        plan = load_plan(Path(os.environ["ASCEND_RECIPES_PLAN"]))
+        self.llm = LLM(**plan.engine, disable_log_stats=False)
+        self.steps: list[dict[str, tuple[int, bool]]] = []
+        self._record_steps()
+
+    def generate(
+        self,
+        prompts: list[list[int]],
+        *,
+        max_tokens: int,
+        logits: bool = True,
+        **sampling: Any,
+    ) -> list[dict[str, Any]]:
+        """Run all prompts at once; logits of every position come as `{token: value}`."""
+        from vllm import SamplingParams
+
+        parameters = SamplingParams(
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            logprobs=-1 if logits else None,
+            **{"temperature": 0.0, **sampling},
+        )
+        self.steps.clear()
+        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        return [_answer(item) for item in self.llm.generate(requests, parameters, use_tqdm=False)]
+
+    def step_trace(self) -> list[dict[str, tuple[int, bool]]]:
+        """Of the last `generate`: per step, request -> (tokens scheduled, still prefilling)."""
+        return list(self.steps)
+
+    def counter(self, name: str) -> float:
+        """Sum of one of vLLM's counters."""
+        return sum(metric.value for metric in self.llm.get_metrics() if metric.name == name)
+
+    def reset_prefix_cache(self) -> bool:
+        return self.llm.reset_prefix_cache()
+
+    def record_calls(self) -> list[dict[str, int]]:
+        return self.llm.collective_rpc("record_calls")
+
+    def generate_without(self, operation: str, prompts: list[list[int]], **options: Any) -> Any:
+        """Generate while an operation gives zeros."""
+        from ascend_recipes.ops import operations
+
+        with operations.override(operation, _zeroed if operation != "write_kv_cache" else _blank):
+            return self.generate(prompts, **options)
+
+    def replay_counts(self) -> dict[int, int]:
+        return self._runner().model.replay_counts()
+
+    def live_modules(self) -> dict[str, tuple[str, ...]]:
+        """Kind -> classes in the loaded model, for what computes attention, caches and norms."""
+        from torch import nn
+        from vllm.model_executor.custom_op import CustomOp
+        from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+
+        found: dict[str, set[str]] = {}
+
+        def add(kind: str, instance: object) -> None:
+            cls = instance if isinstance(instance, type) else type(instance)
+            found.setdefault(kind, set()).add(f"{cls.__module__}:{cls.__qualname__}")
+
+        for module in self._runner().get_model().modules():
+            if isinstance(module, CustomOp):
+                add("custom operator", module)
+            if "norm" in type(module).__name__.lower() or isinstance(module, nn.LayerNorm):
+                add("norm", module)
+            if isinstance(module, AttentionLayerBase):
+                add("attention layer", module)
+                add("attention backend", module.get_attn_backend())
+                add("metadata builder", module.get_attn_backend().get_builder_cls())
+                if module.get_attn_backend().get_name() == "CUSTOM":
+                    add("attention implementation", module.impl)
+        return {kind: tuple(sorted(names)) for kind, names in found.items()}
+
+    def _runner(self) -> Any:
+        return self._core().model_executor.driver_worker.worker.model_runner
+
+    def _core(self) -> Any:
+        return self.llm.llm_engine.engine_core.engine_core
+
+    def _record_steps(self) -> None:
+        if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
+            return
+        scheduler = self._core().scheduler
+        schedule = scheduler.schedule
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            before = {
+                name: request.num_computed_tokens < request.num_prompt_tokens
+                for name, request in scheduler.requests.items()
+            }
+            output = schedule(*args, **kwargs)
+            self.steps.append(
+                {
+                    name: (tokens, before.get(name, True))
+                    for name, tokens in output.num_scheduled_tokens.items()
+                }
+            )
+            return output
+
+        scheduler.schedule = recording
+
+
+def _answer(item: Any) -> dict[str, Any]:
+    completion = item.outputs[0]
+    rows = completion.logprobs or []
+    return {
+        "tokens": list(completion.token_ids),
+        "logits": [{token: entry.logprob for token, entry in row.items()} for row in rows],
+        "cached": item.num_cached_tokens,
+    }
+
+
+def _zeroed(function: Any) -> Any:
+    """Call the binding, for what it writes in place, and give zeros instead of its results."""
+    from torch.utils._pytree import tree_map
+
+    def zero(value: Any) -> Any:
+        return value.new_zeros(value.shape) if hasattr(value, "new_zeros") else value
+
+    return lambda *args, **kwargs: tree_map(zero, function(*args, **kwargs))
+
+
+def _blank(function: Any) -> Any:
+    """Write zeros into the cache instead of keys and values."""
+    return lambda key, value, *rest: function(key * 0, value * 0, *rest)
+
+
+def main() -> None:
+    connection = Connection(int(sys.argv[1]))
+    try:
+        host = Host()
+    except BaseException as error:
+        connection.send(("failed", repr(error)))
+        raise
+    connection.send(("ready", None))
+    while True:
+        try:
+            name, args, kwargs = connection.recv()
+        except EOFError:
+            break
+        try:
+            connection.send(("result", getattr(host, name)(*args, **kwargs)))
+        except Exception as error:  # noqa: BLE001  the test decides what an error means
+            connection.send(("failed", repr(error)))
+
+
+if __name__ == "__main__":
+    main()
