@@ -1,11 +1,12 @@
 """Emulated gated delta rule, chunked (prefill) and recurrent (decode and verification)."""
 
 # Shapes: T tokens, Nk key heads, N value heads, K key dim, V value dim, R sequences,
-#         C chunks, P tokens of a chunk, S state slots
+#         S state slots, B heads of all sequences
 
 import torch
 from torch import Tensor
 
+from ascend_recipes.emulation.delta_chunks import run_chunks
 from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
@@ -16,7 +17,6 @@ from ascend_recipes.emulation.refusal import (
     check_unset,
 )
 
-CHUNK = 64
 VENDOR_TOKENS = 8
 """Longest sequence of torch_npu's recurrent operator."""
 CUSTOM_TOKENS = 16
@@ -51,7 +51,7 @@ def chunk_gated_delta_rule(
     )
     decay = torch.zeros(value.shape[:2]) if g is None else g
     factor = key.shape[-1] ** -0.5 if scale is None else scale
-    out, final = _run_chunks(
+    out, final = run_chunks(
         query.float() * factor, key.float(), value.float(), decay, beta.float(), state, plain
     )
     return out.to(value.dtype), final.to(state.dtype)
@@ -275,20 +275,27 @@ def _run_steps(
     memory_RNVK = state[slots_T[first_R[busy_R]].long()].float()
     factor = key.shape[-1] ** -0.5 if scale is None else scale
     group = value.shape[1] // key.shape[1]
-    for step in range(int(lengths_R.max()) if busy_R.numel() else 0):
-        going = lengths_R[busy_R] > step
+    longest = int(lengths_R.max()) if busy_R.numel() else 0
+    everyone = longest == int(lengths_R[busy_R].min()) if longest else True
+    for step in range(longest):
+        going = slice(None) if everyone else lengths_R[busy_R] > step
         rows_R = starts_R[busy_R][going] + step
-        query_RNK = query[rows_R].float().repeat_interleave(group, dim=1) * factor
-        key_RNK = key[rows_R].float().repeat_interleave(group, dim=1)
-        memory = memory_RNVK[going]
+        query_BK = (query[rows_R].float() * factor).repeat_interleave(group, 1).flatten(0, 1)
+        key_BK1 = key[rows_R].float().repeat_interleave(group, 1).flatten(0, 1)[..., None]
+        # A view of all sequences, or a copy of those that still have tokens.
+        memory_BVK = memory_RNVK[going].flatten(0, 1)
         if g is not None:
-            memory = memory * g[rows_R].exp()[..., None, None]
-        seen_RNV = (memory @ key_RNK[..., None])[..., 0]
-        change_RNV = (value[rows_R].float() - seen_RNV) * beta[rows_R].float()[..., None]
-        memory = memory + change_RNV[..., None] * key_RNK[..., None, :]
-        out_TNV[rows_R] = (memory @ query_RNK[..., None])[..., 0].to(value.dtype)
-        state[slots_T[rows_R].long()] = memory.to(state.dtype)
-        memory_RNVK[going] = memory
+            memory_BVK.mul_(g[rows_R].exp().flatten()[:, None, None])
+        wanted_BV1 = value[rows_R].float().flatten(0, 1)[..., None]
+        strength_B11 = beta[rows_R].float().flatten()[:, None, None]
+        change_BV1 = (wanted_BV1 - memory_BVK @ key_BK1) * strength_B11
+        memory_BVK.baddbmm_(change_BV1, key_BK1.transpose(1, 2))
+        out_RNV = (memory_BVK @ query_BK[..., None]).view(-1, *value.shape[1:])
+        out_TNV[rows_R] = out_RNV.to(value.dtype)
+        memory_now = memory_BVK.view(-1, *memory_RNVK.shape[1:])
+        state[slots_T[rows_R].long()] = memory_now.to(state.dtype)
+        if not everyone:
+            memory_RNVK[going] = memory_now
     return out_TNV
 
 
@@ -312,82 +319,3 @@ def _accepted_offsets(name: str, accepted: Tensor | None, lengths_R: Tensor) -> 
         "1 to the length of the sequence",
     )
     return torch.where(lengths_R > 0, accepted.long() - 1, 0)
-
-
-def _run_chunks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    state: Tensor,
-    lengths: list[int],
-) -> tuple[Tensor, Tensor]:
-    """Chunked form: what is inside chunks for all chunks at once, then states chunk by chunk.
-
-    A chunk is padded with tokens that neither decay (g = 0) nor write (β = 0).
-    """
-    rows_CP, owner_C, rank_C = _chunk_rows(lengths, value.shape[0])
-    group = value.shape[1] // key.shape[1]
-
-    def chunks(x: Tensor) -> Tensor:
-        padded = torch.cat((x, x.new_zeros(1, *x.shape[1:])))
-        return padded[rows_CP].transpose(1, 2)
-
-    query_CNPK = chunks(query).repeat_interleave(group, dim=1)
-    key_CNPK = chunks(key).repeat_interleave(group, dim=1)
-    beta_CNP = chunks(beta)
-    decay_CNP = chunks(g).cumsum(dim=-1)
-    written_CNPV, read_CNPK = _solve_chunks(key_CNPK, chunks(value), decay_CNP, beta_CNP)
-    ratio_CNPP = _decay_ratio(decay_CNP)
-    scores_CNPP = (query_CNPK @ key_CNPK.transpose(-1, -2) * ratio_CNPP).tril()
-    out_CNPV = torch.empty_like(written_CNPV)
-    memory_RNVK = state.float().clone()
-    for rank in range(int(rank_C.max()) + 1 if rank_C.numel() else 0):
-        now = (rank_C == rank).nonzero().flatten()
-        memory_RNKV = memory_RNVK[owner_C[now]].transpose(-1, -2)
-        decay = decay_CNP[now]
-        change = written_CNPV[now] - read_CNPK[now] @ memory_RNKV
-        carried = (query_CNPK[now] * decay.exp()[..., None]) @ memory_RNKV
-        out_CNPV[now] = carried + scores_CNPP[now] @ change
-        last = decay[..., -1:]
-        kept = memory_RNKV * last.exp()[..., None]
-        added = (key_CNPK[now] * (last - decay).exp()[..., None]).transpose(-1, -2) @ change
-        memory_RNVK[owner_C[now]] = (kept + added).transpose(-1, -2)
-    out_TNV = value.new_zeros(value.shape[0] + 1, *value.shape[1:])
-    out_TNV[rows_CP] = out_CNPV.transpose(1, 2)
-    return out_TNV[:-1], memory_RNVK
-
-
-def _chunk_rows(lengths: list[int], tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Token of each place of each chunk (`tokens` for padding), its sequence, its rank there."""
-    rows, owners, ranks = [], [], []
-    start = 0
-    for request, length in enumerate(lengths):
-        for rank, first in enumerate(range(0, length, CHUNK)):
-            places = torch.arange(first, first + CHUNK)
-            rows.append(torch.where(places < length, start + places, tokens))
-            owners.append(request)
-            ranks.append(rank)
-        start += length
-    empty = torch.empty(0, CHUNK, dtype=torch.long)
-    return torch.stack(rows) if rows else empty, torch.tensor(owners), torch.tensor(ranks)
-
-
-def _decay_ratio(decay_CNP: Tensor) -> Tensor:
-    """exp(Gᵢ - Gⱼ) for j ≤ i; the exponent is never positive there, elsewhere it is cut to 0."""
-    return (decay_CNP[..., :, None] - decay_CNP[..., None, :]).tril().exp()
-
-
-def _solve_chunks(
-    key_CNPK: Tensor, value_CNPV: Tensor, decay_CNP: Tensor, beta_CNP: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Solve the unit triangular system that makes the writes of a chunk independent."""
-    overlap = key_CNPK @ key_CNPK.transpose(-1, -2) * _decay_ratio(decay_CNP)
-    system = (overlap * beta_CNP[..., None]).tril(-1)
-    right = torch.cat(
-        (value_CNPV * beta_CNP[..., None], key_CNPK * (beta_CNP * decay_CNP.exp())[..., None]),
-        dim=-1,
-    )
-    solved = torch.linalg.solve_triangular(system, right, upper=False, unitriangular=True)
-    return solved.split((value_CNPV.shape[-1], key_CNPK.shape[-1]), dim=-1)

@@ -92,6 +92,30 @@ def test_dense_binding_equals_reference(
     agree("dense_attention", actual, expected)
 
 
+@pytest.mark.parametrize("queries", [[1, 1], [3, 130]])
+def test_both_cache_layouts_agree(queries, relaxed):
+    relaxed(torch.float32)
+    case = paged_case(queries, [200, 131], heads=4, kv_heads=2, head=32, dtype=torch.float32)
+    keywords = {
+        "input_layout": "TND",
+        "num_heads": 4,
+        "num_key_value_heads": 2,
+        "block_table": case["paged"]["block_table_RM"],
+        "block_size": BLOCK,
+        "actual_seq_lengths": case["paged"]["query_lengths_cumulative"],
+        "actual_seq_lengths_kv": case["paged"]["kv_lengths"],
+        "sparse_mode": 3,
+        "atten_mask": case["paged"]["mask"],
+    }
+    flat = [cache.flatten(2) for cache in case["caches"]]
+    by_head = [cache.transpose(1, 2).contiguous() for cache in case["caches"]]
+    results = [
+        torch.ops.npu.npu_fused_infer_attention_score(case["query"], *caches, **keywords)[0]
+        for caches in (flat, by_head)
+    ]
+    torch.testing.assert_close(*results)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (1, 33), (70, 70), (64, 200), (3, 4)])
 def test_reference_equals_scaled_dot_product_attention(queries, keys, causal):

@@ -1,0 +1,256 @@
+"""Checks and reads the arguments of fused infer attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ascend_recipes.emulation.refusal import (
+    OperatorRefusedError,
+    check,
+    check_contiguous,
+    check_dtype,
+    check_same_dtype,
+    check_shape,
+)
+
+NAME = "npu_fused_infer_attention_score"
+DTYPES = (torch.float16, torch.bfloat16)
+MASK_DTYPES = (torch.bool, torch.int8, torch.uint8)
+MASK_SIZE = 2048
+UNLIMITED = 2147483647
+
+_checked_masks: WeakIdKeyDictionary = WeakIdKeyDictionary()
+"""Masks that were found triangular, with the version of their memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Lengths of each request and where its keys are."""
+
+    query_starts: list[int]
+    query_lengths: list[int]
+    key_lengths: list[int]
+    key_starts: list[int] | None
+    """First row in dense keys; None when paged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity:
+    """Which keys a query sees, relative to the last query on the last key."""
+
+    before: int
+    after: int
+    masked: bool
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor, heads: int, kv_heads: int) -> None:
+    """Refuse dtypes, layouts and head counts that the operator does not take."""
+    check_dtype(NAME, "query", query, DTYPES)
+    check_same_dtype(NAME, query, key=key, value=value)
+    check_contiguous(NAME, query=query, key=key, value=value)
+    check(
+        key.shape == value.shape,
+        NAME,
+        "value",
+        f"has shape {list(value.shape)}",
+        f"{list(key.shape)}, the shape of key",
+    )
+    check_shape(NAME, "query", query, (None, heads, None), "[tokens, num_heads, head dim]")
+    check(
+        heads % kv_heads == 0 and heads // kv_heads <= 64,
+        NAME,
+        "num_key_value_heads",
+        f"is {kv_heads} for {heads} query heads",
+        "a divisor of num_heads at most 64 times smaller",
+    )
+    check(heads <= 256, NAME, "num_heads", f"is {heads}", "at most 256")
+    width = query.shape[-1]
+    check(
+        width <= 512 and width % 16 == 0,
+        NAME,
+        "query",
+        f"has head dim {width}",
+        "a multiple of 16 up to 512",
+    )
+
+
+def read_lengths(
+    query: Tensor,
+    key: Tensor,
+    lengths: Sequence[int] | None,
+    lengths_kv: Sequence[int] | None,
+    block_table: Tensor | None,
+) -> Batch:
+    """Turn the vendor's length lists into starts and lengths.
+
+    Query lengths are cumulative. Key lengths are cumulative when dense and plain when paged.
+    """
+    ends = _check_cumulative("actual_seq_lengths", lengths)
+    check(
+        bool(ends) and ends[-1] == query.shape[0],
+        NAME,
+        "actual_seq_lengths",
+        f"ends at {ends[-1] if ends else None}",
+        f"{query.shape[0]}, the number of query tokens (lengths are cumulative)",
+    )
+    starts = [0, *ends[:-1]]
+    query_lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+    if block_table is not None:
+        key_lengths = list(lengths_kv or ())
+        check(
+            len(key_lengths) == len(ends) and min(key_lengths) >= 0,
+            NAME,
+            "actual_seq_lengths_kv",
+            f"is {lengths_kv}",
+            f"{len(ends)} lengths, one a request (not cumulative when paged)",
+        )
+        return Batch(
+            query_starts=starts,
+            query_lengths=query_lengths,
+            key_lengths=key_lengths,
+            key_starts=None,
+        )
+    key_ends = _check_cumulative("actual_seq_lengths_kv", lengths_kv)
+    check(
+        len(key_ends) == len(ends) and key_ends[-1] == key.shape[0],
+        NAME,
+        "actual_seq_lengths_kv",
+        f"is {key_ends}",
+        f"{len(ends)} cumulative lengths that end at {key.shape[0]}",
+    )
+    key_starts = [0, *key_ends[:-1]]
+    key_lengths = [end - start for start, end in zip(key_starts, key_ends, strict=True)]
+    return Batch(
+        query_starts=starts,
+        query_lengths=query_lengths,
+        key_lengths=key_lengths,
+        key_starts=key_starts,
+    )
+
+
+def _check_cumulative(argument: str, lengths: Sequence[int] | None) -> list[int]:
+    if lengths is None:
+        raise OperatorRefusedError(NAME, argument, "is None", "required with layout TND")
+    ends = [int(length) for length in lengths]
+    rising = all(first <= second for first, second in zip([0, *ends], ends, strict=False))
+    check(rising, NAME, argument, f"is {ends}", "cumulative lengths, never falling")
+    return ends
+
+
+def check_paging(
+    key: Tensor, block_table: Tensor, batch: Batch, kv_heads: int, width: int, block_size: int
+) -> None:
+    """Refuse caches, tables and block sizes that do not fit together."""
+    check(block_table.dtype == torch.int32, NAME, "block_table", f"is {block_table.dtype}", "int32")
+    check_shape(NAME, "block_table", block_table, (len(batch.key_lengths), None), "[requests, any]")
+    longest_query = max(batch.query_lengths, default=0)
+    step = 128 if longest_query > 1 else 16
+    check(
+        0 < block_size <= 512 and block_size % step == 0,
+        NAME,
+        "block_size",
+        f"is {block_size}",
+        f"a multiple of {step} up to 512",
+    )
+    if key.dim() == 3:
+        check_shape(
+            NAME,
+            "key",
+            key,
+            (None, block_size, kv_heads * width),
+            "[blocks, block size, kv heads * head dim]",
+        )
+        check(
+            kv_heads * width <= 65535,
+            NAME,
+            "key",
+            f"has rows of {kv_heads * width}",
+            "at most 65535 elements in this cache layout",
+        )
+    else:
+        check_shape(
+            NAME,
+            "key",
+            key,
+            (None, kv_heads, block_size, width),
+            "[blocks, kv heads, block size, head dim]",
+        )
+    needed = [-(-length // block_size) for length in batch.key_lengths]
+    check(
+        max(needed, default=0) <= block_table.shape[1],
+        NAME,
+        "block_table",
+        f"has {block_table.shape[1]} columns",
+        f"at least {max(needed, default=0)}, the blocks of the longest request",
+    )
+    columns_M = torch.arange(block_table.shape[1])
+    used_RM = columns_M < torch.tensor(needed)[:, None]
+    numbers = block_table[used_RM]
+    check(
+        numbers.numel() == 0 or bool(((numbers >= 0) & (numbers < key.shape[0])).all()),
+        NAME,
+        "block_table",
+        "names a block that does not exist",
+        f"0 to {key.shape[0] - 1}",
+    )
+
+
+def read_sparsity(
+    mode: int, mask: Tensor | None, pre_tokens: int, next_tokens: int, batch: Batch
+) -> Sparsity:
+    """Turn sparse mode, mask and token bounds into what each query sees."""
+    check(mode in (0, 3, 4), NAME, "sparse_mode", f"is {mode}", "0, 3, 4 (others not emulated)")
+    if mode == 0:
+        check(mask is None, NAME, "atten_mask", "is set", "None in sparse_mode 0")
+        return Sparsity(before=UNLIMITED, after=UNLIMITED, masked=False)
+    _check_mask(mask)
+    short = any(
+        keys < queries for keys, queries in zip(batch.key_lengths, batch.query_lengths, strict=True)
+    )
+    check(
+        not short,
+        NAME,
+        "actual_seq_lengths_kv",
+        f"is {batch.key_lengths} for queries {batch.query_lengths}",
+        "at least as many keys as queries in each request",
+    )
+    if mode == 3:
+        return Sparsity(before=UNLIMITED, after=0, masked=True)
+    check(
+        pre_tokens + next_tokens >= 0,
+        NAME,
+        "pre_tokens",
+        f"is {pre_tokens} with next_tokens {next_tokens}",
+        "a band that is not empty",
+    )
+    return Sparsity(before=pre_tokens, after=next_tokens, masked=True)
+
+
+def _check_mask(mask: Tensor | None) -> None:
+    """The compressed mask is the strictly upper triangle of a 2048 square, 1 where masked."""
+    if mask is None:
+        raise OperatorRefusedError(NAME, "atten_mask", "is None", "required in sparse modes 2 to 4")
+    check(mask.dtype in MASK_DTYPES, NAME, "atten_mask", f"is {mask.dtype}", "bool, int8, uint8")
+    shape = list(mask.shape)
+    square = shape[-2:] == [MASK_SIZE, MASK_SIZE] and all(size == 1 for size in shape[:-2])
+    check(
+        square and mask.dim() <= 4,
+        NAME,
+        "atten_mask",
+        f"has shape {shape}",
+        "[2048, 2048] in sparse modes 2 to 4",
+    )
+    if _checked_masks.get(mask) == mask._version:
+        return
+    upper = torch.ones(MASK_SIZE, MASK_SIZE, dtype=torch.bool).triu(1)
+    check(
+        torch.equal(mask.reshape(MASK_SIZE, MASK_SIZE).bool(), upper),
+        NAME,
+        "atten_mask",
+        "is not triangular",
+        "1 above the diagonal and 0 elsewhere",
+    )
+    _checked_masks[mask] = mask._version
