@@ -70,13 +70,16 @@ def test_rotary_bindings_equal_reference(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("tokens", [1, 3, 17, 64, 130])
-def test_mrope_binding_equals_reference(tokens, interleaved, dtype, agree):
+@pytest.mark.parametrize(
+    ("tokens", "section"),
+    [(1, SECTION), (3, [20, 8, 4]), (17, SECTION), (64, [24, 4, 4]), (130, [16, 8, 8])],
+)
+def test_mrope_binding_equals_reference(tokens, section, interleaved, dtype, agree):
     positions = torch.randint(0, 500, (3, tokens))
     query, key = torch.randn(tokens, 6 * 256).to(dtype), torch.randn(tokens, 256).to(dtype)
     cache = table(64, 500, dtype)
     arguments = (positions, query, key, cache, 256, 64)
-    mrope = {"mrope_section": SECTION, "mrope_interleaved": interleaved}
+    mrope = {"mrope_section": section, "mrope_interleaved": interleaved}
     expected = call(reference_rotary.rotary_embedding, *arguments, **mrope)
     bindings = [rotary.rotary_embedding_rotary_mul]
     if not interleaved:

@@ -53,6 +53,14 @@ def test_convolution_equals_reference(lengths, channels, dtype, decode, relaxed,
             agree("causal_conv1d", actual, expected)
 
 
+def test_prefill_without_flags_starts_from_zeros(relaxed, agree):
+    relaxed(torch.float32)
+    case = convolution_case([5, 2], 16, torch.float32) | {"has_initial_state_R": None}
+    found, wanted = both(case, decode=False)
+    for actual, expected in zip(found, wanted, strict=True):
+        agree("causal_conv1d", actual, expected)
+
+
 @pytest.mark.parametrize("taps", [2, 3, 4])
 def test_convolution_with_bias_and_fewer_taps(taps, relaxed, agree):
     relaxed(torch.float32)
