@@ -7,13 +7,21 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VENV=.venv
 readonly STAMPS=$VENV/setup
-readonly STAGES=(venv torch build_tools vllm torchvision project)
+readonly STAGES=(venv torch build_tools vllm torchvision torch_npu vllm_ascend lowering project)
 
 readonly TORCH="torch==2.13.0"
 readonly VLLM="vllm==0.32.0"
 readonly TORCHVISION="torchvision==0.28.0"
 readonly BUILD_TOOLS=("setuptools>=78.1.1,<81" setuptools_scm setuptools_rust packaging cmake
   ninja wheel jinja2 grpcio-tools)
+
+# What the vendor lane asks and the lowering lane compiles with. Beside the environment's packages,
+# not among them: torch_npu and triton-ascend would change how torch and triton behave.
+readonly VENDOR=$VENV/vendor
+readonly LOWERING=$VENV/lowering
+readonly TORCH_NPU="torch_npu==2.13.0"
+readonly VLLM_ASCEND="vllm-ascend==0.23.0.post1"
+readonly COMPILERS=("triton-ascend==3.2.0" "ascendnpu-ir==1.2.0" "pybind11==3.1.0" "numpy==2.3.5")
 
 say() { printf '[setup %s/%s] %s\n' "$number" "${#STAGES[@]}" "$*" >&2; }
 fail() { say "$*"; exit 1; }
@@ -27,6 +35,9 @@ describe() {
     build_tools) echo "build tools of vLLM" ;;
     vllm) echo "$VLLM without a device (built here, about 2 minutes)" ;;
     torchvision) echo "$TORCHVISION" ;;
+    torch_npu) echo "$TORCH_NPU and stand-ins for CANN in $VENDOR" ;;
+    vllm_ascend) echo "operator definitions of $VLLM_ASCEND in $VENDOR" ;;
+    lowering) echo "${COMPILERS[0]} in $LOWERING (0.8 GB)" ;;
     project) echo "ascend-recipes and its development tools" ;;
   esac
 }
@@ -42,9 +53,37 @@ install() {
       pip "$@" --no-build-isolation --no-binary vllm "$VLLM" ;;
     # Its own pins would replace torch; vLLM needs only its Python part.
     torchvision) pip "$@" --no-deps "$TORCHVISION" ;;
+    torch_npu) install_torch_npu ;;
+    vllm_ascend) download_vllm_ascend ;;
+    lowering) rm -rf "$LOWERING" && "$PYTHON" -m venv "$LOWERING" &&
+      "$LOWERING/bin/python" -m pip install --disable-pip-version-check --no-deps "${COMPILERS[@]}" ;;
     project) pip "$@" -e ".[dev]" ;;
   esac
 }
+
+install_torch_npu() {
+  rm -rf "$VENDOR/torch_npu" "$VENDOR/cann_stub"
+  pip --no-deps --target "$VENDOR/torch_npu" "$TORCH_NPU" &&
+    "$VENV/bin/python" scripts/cann_stub.py "$VENDOR/torch_npu" "$VENDOR/cann_stub"
+}
+
+# The library cannot be built here; its source says which operators it defines.
+download_vllm_ascend() {
+  rm -rf "$VENDOR/vllm_ascend"
+  SOC_VERSION=ascend910b1 "$VENV/bin/python" -m pip download --disable-pip-version-check --no-deps \
+    --no-build-isolation --no-binary :all: --dest "$VENDOR/vllm_ascend" "$VLLM_ASCEND" &&
+    "$VENV/bin/python" -c "$KEEP_DEFINITIONS" "$VENDOR/vllm_ascend"
+}
+
+readonly KEEP_DEFINITIONS='
+import pathlib, sys, tarfile
+folder = pathlib.Path(sys.argv[1])
+(archive,) = folder.glob("*.tar.gz")
+with tarfile.open(archive) as package:
+    (name,) = (n for n in package.getnames() if n.endswith("/csrc/torch_binding.cpp"))
+    (folder / "torch_binding.cpp").write_bytes(package.extractfile(name).read())
+archive.unlink()
+'
 
 verify() {
   case $1 in
@@ -53,6 +92,10 @@ verify() {
     build_tools) python_works "import setuptools_scm, setuptools_rust, grpc_tools" ;;
     vllm) python_works "import vllm.version" ;;
     torchvision) python_works "import importlib.metadata as m; m.version('torchvision')" ;;
+    torch_npu) TORCH_DEVICE_BACKEND_AUTOLOAD=0 LD_LIBRARY_PATH="$VENDOR/cann_stub" \
+      PYTHONPATH="$VENDOR/torch_npu" python_works "import torch_npu" ;;
+    vllm_ascend) python_works "open('$VENDOR/vllm_ascend/torch_binding.cpp')" ;;
+    lowering) "$LOWERING/bin/python" -c "import triton.language" >/dev/null 2>&1 ;;
     project) python_works "import ascend_recipes, hydra, pytest, mypy, ruff" ;;
   esac
 }
@@ -69,6 +112,9 @@ key_of() {
       build_tools) text+="${BUILD_TOOLS[*]}" ;;
       vllm) text+="$VLLM empty" ;;
       torchvision) text+="$TORCHVISION" ;;
+      torch_npu) text+="$TORCH_NPU $(cat scripts/cann_stub.py)" ;;
+      vllm_ascend) text+="$VLLM_ASCEND" ;;
+      lowering) text+="${COMPILERS[*]}" ;;
       project) text+=$(cat pyproject.toml) ;;
     esac
     [ "$stage" = "$1" ] && break
@@ -96,7 +142,7 @@ with_progress() {
     sleep 0.1
     if [ $((SECONDS - started - shown)) -ge 10 ]; then
       shown=$((SECONDS - started))
-      say "  … $shown s: $(tail -n 1 "$log" | tr -d '\r' | cut -c 1-90)"
+      say "  … $shown s: $(grep -v ^WARNING "$log" | tail -n 1 | tr -d "\r" | cut -c 1-90)"
     fi
   done
   local status=0
