@@ -5,8 +5,8 @@ The dump is our own instead of `ast.dump`, whose text differs between Python ver
 
 import ast
 import hashlib
-from collections.abc import Iterator
-from typing import TypeAlias
+from functools import cache
+from typing import Any, TypeAlias
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -16,7 +16,9 @@ _DIGITS = 12
 
 def body_fingerprint(node: ast.AST) -> str:
     """Twelve hex digits over everything that the definition says."""
-    return _digest("".join(_dump(node)))
+    parts: list[str] = []
+    _dump(node, parts)
+    return _digest(" ".join(parts))
 
 
 def signature_text(node: ast.AST) -> str:
@@ -69,24 +71,29 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def _dump(value: object) -> Iterator[str]:
+def _dump(value: object, out: list[str]) -> None:
+    """Append the text of a value; a list, because nested generators take most of the time."""
     if isinstance(value, ast.AST):
-        yield type(value).__name__
-        yield "("
-        for name, child in ast.iter_fields(value):
-            if name not in _IGNORED_FIELDS and child is not None and child != []:
-                yield f"{name}="
-                yield from _dump(child)
-        yield ")"
+        kind: Any = type(value)
+        out.append(kind.__name__)
+        for name in _fields(kind):
+            child = getattr(value, name, None)
+            if child is not None and child != []:
+                out.append(name)
+                _dump(child, out)
+        out.append(")")
     elif isinstance(value, list):
-        yield "["
         for item in value:
             if not _is_text_statement(item):
-                yield from _dump(item)
-                yield ","
-        yield "]"
+                _dump(item, out)
+        out.append("]")
     else:
-        yield repr(value)
+        out.append(repr(value))
+
+
+@cache
+def _fields(kind: Any) -> tuple[str, ...]:
+    return tuple(name for name in kind._fields if name not in _IGNORED_FIELDS)
 
 
 def _is_text_statement(node: object) -> bool:

@@ -150,6 +150,8 @@ class Action(StrEnum):
     HOOK = "hook"
     LAYER = "layer"
     MODEL = "model"
+    SHIM = "shim"
+    """A substitute of the device runtime, entered as a context and counted apart."""
     NOTHING = "nothing"
     PATCH = "patch"
     NOT_YET = "not_yet"
@@ -167,6 +169,8 @@ class PeerTarget(Spec):
     """Bound through an alias or saved constructor; not among the 138 direct assignments."""
     reads_as: Target | None = None
     """Definition that the name stands for where reading the source cannot tell."""
+    also_in: tuple[str, ...] = ()
+    """Other patch modules that assign to it."""
     purpose: str = Field(min_length=1)
     upstream: Upstream
     seen: str = ""
@@ -191,13 +195,14 @@ class PeerPatchRow(Spec):
 class DefinitionFacts(Spec):
     """A definition as one version of vLLM has it."""
 
-    home: str
-    """Where the target leads, `module:qualname`."""
     kind: Literal["function", "class", "value", "external", "module"]
+    home: str = ""
+    """Where the target leads, `module:qualname`; empty if it is defined where it is named."""
     signature: Digest = ""
-    body: Digest
+    body: Digest = ""
     parameters: str = ""
-    """Parameter names of a function, `=` behind those with a default."""
+    """Parameter names of a function, `=` behind those with a default; of a class's own
+    constructor for a class."""
 
 
 class VersionRow(Spec):
@@ -206,3 +211,5 @@ class VersionRow(Spec):
     version: str
     definitions: dict[Target, DefinitionFacts | None]
     """None where the version has no such definition."""
+    uses: dict[Target, tuple[str, ...]] = Field(default_factory=dict)
+    """Only for the pinned version: what of ours relies on a definition."""
