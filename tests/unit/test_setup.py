@@ -24,7 +24,8 @@ case "$*" in
 esac
 """
 NEVER = "a text that no command holds"
-PACKAGES = ("torch==", "setuptools_scm", "vllm==", "torchvision==", "-e .[dev]")
+AFTER_VLLM = ("torchvision==", "torch_npu==", "triton-ascend==", "-e .[dev]")
+PACKAGES = ("torch==", "setuptools_scm", "vllm==", *AFTER_VLLM)
 
 
 class Sandbox:
@@ -35,7 +36,8 @@ class Sandbox:
         self.log = root / "calls.log"
         self.log.touch()
         (root / "scripts").mkdir()
-        shutil.copy(SCRIPT, root / "scripts")
+        for name in ("setup.sh", "cann_stub.py"):
+            shutil.copy(SCRIPT.with_name(name), root / "scripts")
         (root / "pyproject.toml").write_text("[project]\n")
         (root / "bin").mkdir()
         stub = root / "bin" / "python3"
@@ -83,8 +85,8 @@ def test_first_run_installs_every_stage_in_order(sandbox):
     result = sandbox.run()
     assert result.returncode == 0, result.stderr
     assert sandbox.installed() == list(PACKAGES)
-    for number in range(1, 7):
-        assert f"[setup {number}/6]" in result.stderr
+    for number in range(1, 10):
+        assert f"[setup {number}/9]" in result.stderr
 
 
 def test_second_run_installs_nothing(sandbox):
@@ -101,7 +103,7 @@ def test_failed_stage_says_where_the_output_is_and_runs_again(sandbox):
     assert "to resume here" in failed.stderr
     assert sandbox.installed() == ["torch==", "setuptools_scm", "vllm=="]
     assert sandbox.run().returncode == 0
-    assert sandbox.installed() == ["vllm==", "torchvision==", "-e .[dev]"]
+    assert sandbox.installed() == ["vllm==", *AFTER_VLLM]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -125,7 +127,7 @@ def test_interrupted_stage_runs_again_and_finished_ones_do_not(sandbox, number):
     result = sandbox.run()
     assert result.returncode == 0, result.stderr
     assert "vllm was interrupted: again" in result.stderr
-    assert sandbox.installed() == ["vllm==", "torchvision==", "-e .[dev]"]
+    assert sandbox.installed() == ["vllm==", *AFTER_VLLM]
 
 
 def test_broken_environment_is_built_anew(sandbox):
