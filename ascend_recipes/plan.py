@@ -7,6 +7,7 @@ from ascend_recipes.planning.cache import plan_cache
 from ascend_recipes.planning.capture import default_capture_sizes
 from ascend_recipes.planning.engine import checkpoint_folder, plan_engine, plan_server
 from ascend_recipes.planning.environment import plan_environment
+from ascend_recipes.planning.features import plan_features
 from ascend_recipes.planning.ledger import Ledger, Reason
 from ascend_recipes.planning.topology import plan_groups, plan_layers, plan_roles
 from ascend_recipes.resolve import ResolvedRecipe, binding_name
@@ -18,6 +19,7 @@ from ascend_recipes.schema.plan import (
     LaunchPlan,
     ModelPlan,
     RuntimePlan,
+    plan_digest,
 )
 
 _GRAPH_MODES = {
@@ -70,12 +72,13 @@ def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
         env=plan_environment(resolved, ledger),
         hooks=resolved.hooks if native else (),
         layers=plan_layers(resolved, ledger),
-        cache=plan_cache(resolved),
+        cache=plan_cache(resolved, ledger),
         quantization=resolved.checkpoint.format,
         groups=plan_groups(resolved, ledger),
         graph=graph,
         drafter=drafter,
         operations=_plan_operations(resolved, ledger) if native else {},
+        features=plan_features(resolved, ledger),
         roles=plan_roles(resolved, ledger),
         relaxed=recipe.device.relaxed if recipe.device.kind == "emulated" else (),
     ).with_digest()
@@ -89,12 +92,18 @@ def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
 def _plan_runtime(resolved: ResolvedRecipe, ledger: Ledger) -> RuntimePlan:
     kind = resolved.recipe.runtime.kind
     ledger.from_row("runtime", "runtimes", kind)
+    ledger.from_row("runtime.vllm", "runtimes", kind, at="vllm")
+    ledger.from_recipe("runtime.name", "runtime.kind")
     return RuntimePlan(name=kind, vllm=resolved.runtime.vllm[resolved.runtime_version])
 
 
 def _plan_model(resolved: ResolvedRecipe, ledger: Ledger) -> ModelPlan:
     recipe = resolved.recipe
-    ledger.from_row("model", "models", recipe.model)
+    ledger.from_row("model.architecture", "models", recipe.model, at="architecture")
+    ledger.from_recipe("model.key", "model")
+    path = "checkpoint.path" if recipe.checkpoint.path else "site.weight_roots"
+    ledger.from_recipe("model.checkpoint", path, "where weights are")
+    ledger.from_recipe("model.tiny_seed", "scale.seed" if recipe.scale.kind == "tiny" else "scale")
     return ModelPlan(
         key=recipe.model,
         architecture=resolved.model.architecture,
@@ -105,7 +114,7 @@ def _plan_model(resolved: ResolvedRecipe, ledger: Ledger) -> ModelPlan:
 
 def _plan_graph(resolved: ResolvedRecipe, ledger: Ledger) -> GraphPlan:
     spec = resolved.recipe.graph
-    ledger.from_recipe("graph.mode", "graph.kind")
+    ledger.from_recipe("graph", "graph.kind")
     if spec.kind == "none":
         return GraphPlan(mode="NONE")
     sizes = spec.capture_sizes
@@ -115,13 +124,17 @@ def _plan_graph(resolved: ResolvedRecipe, ledger: Ledger) -> GraphPlan:
         batch = resolved.recipe.scheduler.max_num_seqs
         sizes = default_capture_sizes(batch, query_length(resolved))
         because = f"ladder up to {batch} requests of {query_length(resolved)} token(s)"
-        ledger.decided("graph.capture_sizes", "plan.capture_ladder", because)
+        ledger.decided("graph.capture_sizes", default_capture_sizes, because)
     return GraphPlan.model_validate({"mode": _GRAPH_MODES[spec.kind], "capture_sizes": sizes})
 
 
 def _plan_drafter(resolved: ResolvedRecipe, ledger: Ledger) -> DrafterPlan | None:
     spec, facts = resolved.recipe.drafter, resolved.drafter
     ledger.from_recipe("drafter", "drafter.kind")
+    if facts is not None:
+        at = f"drafters.{spec.kind}"
+        ledger.from_row("drafter.architecture", "models", resolved.recipe.model, at=at)
+        ledger.from_recipe("drafter.num_draft_tokens", "drafter.num_draft_tokens")
     if spec.kind == "none" or facts is None:
         return None
     return DrafterPlan(
@@ -149,7 +162,11 @@ def _explain_rest(resolved: ResolvedRecipe, ledger: Ledger) -> None:
     ledger.from_recipe("device", "device.kind")
     ledger.from_recipe("scale", "scale.kind")
     ledger.from_recipe("hardware", "hardware")
-    ledger.from_recipe("cache", "cache.kind")
     ledger.from_recipe("relaxed", "device.kind")
     ledger.from_row("quantization", "quantization", resolved.checkpoint.format)
-    ledger.decided("platform", "plan.platform", "the runtime's platform class")
+    ledger.from_recipe("platform", "runtime.kind", "the runtime's platform class")
+    for key in ("digest", "schema_version"):
+        ledger.decided(key, plan_digest, "over everything else in the plan")
+    for section in ("env", "hooks", "operations", "patches", "features", "server"):
+        if section not in ledger.reasons:
+            ledger.decided(section, plan_launch, "nothing calls for one")

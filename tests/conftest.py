@@ -1,6 +1,7 @@
 """Fixtures that every lane shares. Imports nothing heavy."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden plans")
 
 
+@cache
 def plan_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> PlannedLaunch:
     """Run the light stages; the base recipe unless one is named."""
     named = any(item.startswith("recipe=") for item in overrides)

@@ -1,14 +1,26 @@
 """The cache part of the plan."""
 
 from ascend_recipes.memory.hybrid import hybrid_pages
+from ascend_recipes.planning.ledger import Ledger
 from ascend_recipes.resolve import ResolvedRecipe, state_dtype
 from ascend_recipes.schema.plan import CachePlan
 
 
-def plan_cache(resolved: ResolvedRecipe) -> CachePlan:
+def plan_cache(resolved: ResolvedRecipe, ledger: Ledger) -> CachePlan:
     """Kernel block, unified block, and element types."""
     cache = resolved.recipe.cache
     hybrid = cache.kind == "hybrid"
+    for key, path in _FROM_RECIPE.items():
+        ledger.from_recipe(f"cache.{key}", f"cache.{path}")
+    if hybrid:
+        because = "pages of attention layers and states are made equal"
+        ledger.decided("cache.block_size", unified_block_size, because)
+        ledger.from_recipe("cache.state_dtype", "cache.state_dtype")
+    else:
+        ledger.from_recipe("cache.state_dtype", "cache.kind", "no states in this kind of cache")
+        ledger.from_recipe("cache.state_mode", "cache.kind", "no states in this kind of cache")
+    if cache.kind == "heterogeneous":
+        ledger.from_recipe("cache.kv_dtype", "cache.precision")
     return CachePlan(
         kind=cache.kind,
         kernel_block_size=cache.block_size,
@@ -18,6 +30,16 @@ def plan_cache(resolved: ResolvedRecipe) -> CachePlan:
         state_dtype=state_dtype(resolved.recipe, resolved.config) if hybrid else None,
         state_mode=state_mode(resolved),
     )
+
+
+_FROM_RECIPE = {
+    "kind": "kind",
+    "kernel_block_size": "block_size",
+    "block_size": "block_size",
+    "prefix_caching": "prefix_caching",
+    "kv_dtype": "kv_dtype",
+    "state_mode": "state_mode",
+}
 
 
 def kv_dtype(resolved: ResolvedRecipe) -> str:

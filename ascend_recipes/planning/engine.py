@@ -1,5 +1,6 @@
 """Engine and server arguments, by the names that vLLM gives them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from ascend_recipes.paths import cache_root
@@ -66,6 +67,11 @@ def checkpoint_folder(resolved: ResolvedRecipe) -> Path:
     return existing[0] if existing else roots[0] / folder
 
 
+def recipe_root(resolved: ResolvedRecipe) -> str:
+    """First folder below which the site keeps checkpoints."""
+    return resolved.recipe.site.weight_roots[0]
+
+
 def tiny_folder(cache_folder: str | None) -> Path:
     """Where tiny checkpoints are kept."""
     return (Path(cache_folder) if cache_folder else cache_root()) / "tiny"
@@ -74,16 +80,15 @@ def tiny_folder(cache_folder: str | None) -> Path:
 def _add_weights(resolved: ResolvedRecipe, section: Section) -> None:
     recipe = resolved.recipe
     checkpoint = recipe.checkpoint
-    section.recipe(
-        "model", str(checkpoint_folder(resolved)), "checkpoint.path", "where weights are"
-    )
+    path = "checkpoint.path" if checkpoint.path else "site.weight_roots"
+    section.recipe("model", str(checkpoint_folder(resolved)), path, "where weights are")
     served = recipe.serving.served_model_name or recipe.model
     section.recipe("served_model_name", served, "serving.served_model_name")
     section.recipe("dtype", checkpoint.dtype, "checkpoint.dtype")
     section.recipe(
         "trust_remote_code", checkpoint.trust_remote_code, "checkpoint.trust_remote_code"
     )
-    section.decided("seed", 0, "sampling is reproducible unless a request asks otherwise")
+    section.recipe("seed", recipe.serving.seed, "serving.seed")
     if mode := resolved.model.tokenizer_mode:
         section.row("tokenizer_mode", mode, "models", recipe.model)
     if parser := recipe.serving.reasoning_parser:
@@ -101,15 +106,54 @@ def _add_weights(resolved: ResolvedRecipe, section: Section) -> None:
             "num_threads": checkpoint.load_threads,
         }
         section.recipe("model_loader_extra_config", options, "checkpoint.load_threads")
+    if checkpoint.rope_factor > 1:
+        overrides = stretched_rope(resolved.config, checkpoint.rope_factor)
+        section.recipe("hf_overrides", overrides, "checkpoint.rope_factor")
     if "vision" in resolved.model.traits:
-        section.decided("language_model_only", True, "the native runtime serves text only so far")
+        _add_vision(resolved, section)
+
+
+def _add_vision(resolved: ResolvedRecipe, section: Section) -> None:
+    spec = resolved.recipe.multimodal
+    if resolved.recipe.runtime.kind == "native":
+        because = "the native runtime serves text only so far"
+        section.decided("language_model_only", True, because, _add_vision)
+        return
+    section.recipe("language_model_only", spec.text_only, "multimodal.text_only")
+    if spec.text_only:
+        return
+    if spec.encoder == "data":
+        section.recipe("mm_encoder_tp_mode", "data", "multimodal.encoder")
+    if spec.limits:
+        limits: dict[str, Json] = dict(spec.limits)
+        section.recipe("limit_mm_per_prompt", limits, "multimodal.limits")
+    if spec.processor_cache_gib is not None:
+        path = "multimodal.processor_cache_gib"
+        section.recipe("mm_processor_cache_gb", spec.processor_cache_gib, path)
+    if spec.skip_profiling:
+        section.recipe("skip_mm_profiling", True, "multimodal.skip_profiling")
+
+
+def stretched_rope(config: Mapping[str, Json], factor: float) -> dict[str, Json]:
+    """YaRN over the model's own rotary fields, all of them: an override drops what it omits."""
+    own = config.get("rope_parameters")
+    length = config["max_position_embeddings"]
+    rope: dict[str, Json] = {
+        **(own if isinstance(own, dict) else {}),
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": length,
+    }
+    nested = "model_type" in config
+    return {"text_config": {"rope_parameters": rope}} if nested else {"rope_parameters": rope}
 
 
 def _add_scheduler(resolved: ResolvedRecipe, section: Section) -> None:
     scheduler = resolved.recipe.scheduler
     for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens"):
         section.recipe(key, getattr(scheduler, key), f"scheduler.{key}")
-    section.decided("enable_chunked_prefill", True, "long prompts share steps with decodes")
+    because = "long prompts share steps with decodes"
+    section.decided("enable_chunked_prefill", True, because, _add_scheduler)
     racing = {"prefix_align", "drafter"} <= resolved.traits
     if scheduler.async_scheduling and racing:
         section.decided(
@@ -117,6 +161,7 @@ def _add_scheduler(resolved: ResolvedRecipe, section: Section) -> None:
             False,
             "aligned states with a drafter: vLLM 0.32 permutes accepted-token counts twice "
             "(vllm/v1/worker/gpu_model_runner.py:2074)",
+            _add_scheduler,
         )
     else:
         key = "async_scheduling"
@@ -128,6 +173,9 @@ def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
     section.recipe("block_size", cache.block_size, "cache.block_size")
     section.recipe("enable_prefix_caching", cache.prefix_caching, "cache.prefix_caching")
     section.recipe("gpu_memory_utilization", cache.memory_fraction, "cache.memory_fraction")
+    if cache.kind != "paged" and "serve" not in resolved.recipe.roles:
+        because = "caches of several kinds: with a KV connector vLLM would fall back to one kind"
+        section.decided("disable_hybrid_kv_cache_manager", False, because, _add_cache)
     if cache.memory_bytes is not None:
         section.recipe("kv_cache_memory_bytes", cache.memory_bytes, "cache.memory_bytes")
     if "state_cache" in resolved.traits:
@@ -146,12 +194,18 @@ def _add_parallel(resolved: ResolvedRecipe, section: Section) -> None:
     ):
         if value > 1:
             section.recipe(key, value, f"parallel.{field}")
+    if parallel.dcp > 1 and parallel.dcp_interleave_tokens > 1:
+        path = "parallel.dcp_interleave_tokens"
+        section.recipe("cp_kv_cache_interleave_size", parallel.dcp_interleave_tokens, path)
     if parallel.ep:
         section.recipe("enable_expert_parallel", True, "parallel.ep")
     local = parallel.tp * parallel.pp > 1
     executor = "mp" if local else "uni"
     section.decided(
-        "distributed_executor_backend", executor, "one process a die, spawned by the engine core"
+        "distributed_executor_backend",
+        executor,
+        "one process a die, spawned by the engine core",
+        _add_parallel,
     )
 
 
@@ -159,7 +213,13 @@ def _add_graph(section: Section, graph: GraphPlan) -> None:
     config: dict[str, Json] = {"mode": 0, "cudagraph_mode": graph.mode}
     if graph.capture_sizes:
         config["cudagraph_capture_sizes"] = list(graph.capture_sizes)
-    section.recipe("compilation_config", config, "graph.kind", "graph section, without inductor")
+    section.recipe("compilation_config", config, "graph.kind", "graph section")
+    mode = "engine.compilation_config.mode"
+    section.ledger.decided(mode, _add_graph, "no inductor: it has no NPU backend")
+    reasons = section.ledger.reasons
+    if "graph.capture_sizes" in reasons:
+        sizes = "engine.compilation_config.cudagraph_capture_sizes"
+        reasons[sizes] = reasons["graph.capture_sizes"]
 
 
 def _add_drafter(resolved: ResolvedRecipe, section: Section, drafter: DrafterPlan | None) -> None:
@@ -172,3 +232,10 @@ def _add_drafter(resolved: ResolvedRecipe, section: Section, drafter: DrafterPla
         "enforce_eager": not spec.graph,
     }
     section.recipe("speculative_config", config, "drafter.kind")
+    prefix = "engine.speculative_config"
+    section.ledger.from_recipe(f"{prefix}.num_speculative_tokens", "drafter.num_draft_tokens")
+    section.ledger.from_recipe(f"{prefix}.enforce_eager", "drafter.graph")
+    if hub := resolved.drafter.hub if resolved.drafter else None:
+        config["model"] = str(Path(recipe_root(resolved), hub.rpartition("/")[2]))
+        at = f"drafters.{drafter.kind}"
+        section.ledger.from_row(f"{prefix}.model", "models", resolved.recipe.model, at=at)

@@ -19,8 +19,11 @@ def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
         section.recipe(name, value, f"env.{name}")
     if resolved.recipe.runtime.kind == "native":
         for name, (value, because) in _NATIVE.items():
-            section.decided(name, value, because)
+            section.decided(name, value, because, plan_environment)
+    if resolved.recipe.checkpoint.rope_factor > 1:
+        because = "the context is longer than config.json states"
+        section.decided("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1", because, plan_environment)
     if resolved.recipe.device.kind == "emulated":
         because = "torch must not look for NPU libraries"
-        section.decided("TORCH_DEVICE_BACKEND_AUTOLOAD", "0", because)
+        section.decided("TORCH_DEVICE_BACKEND_AUTOLOAD", "0", because, plan_environment)
     return {name: str(value) for name, value in section.values.items()}

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.resolve import ResolvedRecipe
-from ascend_recipes.rules.runtime import missing_backends
 
 
 def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -103,7 +102,7 @@ def computes_dtype(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 
 def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """Every operation that the plan calls has a binding; a heavy one is no reference on an NPU."""
+    """Every operation that the plan calls has a binding."""
     recipe = resolved.recipe
     if recipe.runtime.kind != "native" or missing_backends(resolved):
         return
@@ -117,6 +116,13 @@ def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
             at="hardware",
             fix="choose a hardware of the contract, see ops/",
         )
+    if recipe.device.kind == "emulated":
+        yield from reference_operations(resolved)
+
+
+def reference_operations(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Heavy operations that only the plain PyTorch reference performs."""
+    recipe = resolved.recipe
     for name, binding in resolved.bindings.items():
         heavy = resolved.registry.operations[name].heavy
         if heavy and binding.provider == "torch" and name not in recipe.allow_reference:
@@ -128,3 +134,9 @@ def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
                 at="hardware",
                 fix=f"allow_reference=[{name}]",
             )
+
+
+def missing_backends(resolved: ResolvedRecipe) -> list[str]:
+    """Backends of the plan that only other runtimes have."""
+    rows = resolved.registry.backends
+    return [key for key in sorted(set(resolved.backends.values())) if not rows[key].implementation]

@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.hardware import missing_backends, reference_operations
 
 
 def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """What stops a launch although the plan is sound: missing implementations, missing evidence."""
     if resolved.recipe.runtime.kind == "native":
-        yield from _missing_implementations(resolved)
+        missing = tuple(_missing_implementations(resolved))
+        yield from missing or _slow_operations(resolved)
         yield from _missing_evidence(resolved)
     else:
         yield Finding(
@@ -54,10 +56,10 @@ def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
-def missing_backends(resolved: ResolvedRecipe) -> list[str]:
-    """Backends of the plan that only other runtimes have."""
-    rows = resolved.registry.backends
-    return [key for key in sorted(set(resolved.backends.values())) if not rows[key].implementation]
+def _slow_operations(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A heavy operation is no plain PyTorch on an NPU unless the recipe allows it by name."""
+    if resolved.recipe.device.kind == "npu":
+        yield from reference_operations(resolved)
 
 
 def _missing_evidence(resolved: ResolvedRecipe) -> Iterator[Finding]:

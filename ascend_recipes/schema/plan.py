@@ -98,9 +98,15 @@ class RolePlan(Spec):
     name: Name
     nodes: Count = 1
     dies_per_node: Count
+    instances: Count = 1
+    """Copies of the role, each on nodes of its own."""
     changes: dict[str, Json] = Field(default_factory=dict)
     """Recipe sections that the role overrides, and with what."""
     env: dict[str, str] = Field(default_factory=dict)
+    groups: tuple[GroupPlan, ...] = ()
+    """Process groups of a role that changes the parallel axes."""
+    transfer: dict[str, Json] | None = None
+    """How caches move between the roles."""
 
 
 class LaunchPlan(Spec):
@@ -133,6 +139,8 @@ class LaunchPlan(Spec):
     drafter: DrafterPlan | None = None
     operations: dict[Name, str]
     """Operation -> binding, for example `rms_norm: torch_npu.npu_rms_norm`."""
+    features: dict[str, Json] = Field(default_factory=dict)
+    """Further choices of the recipe, by their path there; what the schema sets is left out."""
     patches: tuple[Name, ...] = ()
     roles: tuple[RolePlan, ...]
     relaxed: tuple[str, ...] = ()
@@ -152,7 +160,7 @@ def canonical_json(tree: Json) -> str:
     return _render(tree, indent=0, room=_LINE) + "\n"
 
 
-_LINE = 100
+_LINE = 110
 
 
 def _render(tree: Json, *, indent: int, room: int) -> str:
@@ -160,6 +168,8 @@ def _render(tree: Json, *, indent: int, room: int) -> str:
     if len(flat) <= room or not isinstance(tree, dict | list) or not tree:
         return flat
     inner = indent + 2
+    if isinstance(tree, list) and not any(isinstance(item, dict | list) for item in tree):
+        return _render_scalars(tree, indent=inner)
     if isinstance(tree, dict):
         heads = [(f"{json.dumps(key, ensure_ascii=False)}: ", tree[key]) for key in sorted(tree)]
     else:
@@ -170,6 +180,19 @@ def _render(tree: Json, *, indent: int, room: int) -> str:
     ]
     opening, closing = "{}" if isinstance(tree, dict) else "[]"
     return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * indent}{closing}"
+
+
+def _render_scalars(items: list[Json], *, indent: int) -> str:
+    """Fill lines with the items of a flat list, as prose is filled with words."""
+    lines = [" " * indent]
+    for position, item in enumerate(items):
+        text = json.dumps(item, ensure_ascii=False) + ("," if position + 1 < len(items) else "")
+        gap = " " if lines[-1].strip() else ""
+        if gap and len(lines[-1]) + len(gap) + len(text) > _LINE:
+            lines.append(" " * indent + text)
+        else:
+            lines[-1] += gap + text
+    return "[\n" + "\n".join(lines) + f"\n{' ' * (indent - 2)}]"
 
 
 def plan_digest(plan: LaunchPlan) -> str:

@@ -67,8 +67,8 @@ class TransferSpec(Spec):
 
     connector: str
     """Name of the KV connector."""
-    port: int = Field(ge=1, le=65535)
-    """First port of the role's connector."""
+    port: int | None = Field(default=None, ge=1, le=65535)
+    """First port of the role's connector; none where the connector needs no port."""
     engine_id: NonNegativeInt = 0
     options: dict[str, Json] = Field(default_factory=dict)
     """Connector-specific settings."""

@@ -28,8 +28,10 @@ def test_recipe_plans_without_findings(name, findings):
 def test_recipe_is_short_and_named_after_model_and_hardware(entry):
     assert len(entry.path.read_text(encoding="utf-8").splitlines()) <= 40
     row = load_registry().models[entry.model]
-    assert entry.name.startswith(row.family)
+    # `deepseek_v4` is the short name of the smallest member; others carry the row's whole key.
+    assert entry.name.startswith((entry.model, row.family))
     assert f"_{entry.hardware}" in entry.name
+    assert entry.about and load_registry().hardware[entry.hardware]
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}/{path.stem}")
