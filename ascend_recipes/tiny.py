@@ -68,7 +68,7 @@ def tiny_family(family: str) -> TinyFamily:
             "scale.tiny_unsupported",
             f"model family '{family}' has no tiny form",
             at="scale",
-            fix="scale=full",
+            fix="scale=real",
         ) from error
     return cast(TinyFamily, module)
 
