@@ -3,11 +3,12 @@
 import difflib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TypeAlias
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -16,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source, recipe_error
@@ -28,6 +29,9 @@ PRIMARY = "serve"
 ENTRY_POINT_GROUP = "ascend_recipes.recipes"
 """Other packages add recipes and presets by an entry point whose value is a package."""
 COMMAND_LINE = "command line"
+
+_LayerFile: TypeAlias = tuple[Path, tuple[str, ...]]
+"""A file and the keys below which its content is merged."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +93,12 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     logging.getLogger("hydra").setLevel(logging.ERROR)
     try:
         with initialize_config_dir(config_dir=str(roots[0]), version_base="1.3"):
-            config = compose(PRIMARY, lines)
-            provenance = _file_provenance(lines, roots)
+            config = compose(PRIMARY, lines, return_hydra_config=True)
+            chosen = dict(config.hydra.runtime.choices)
+            with open_dict(config):
+                del config["hydra"]
+            files = _simple_files(chosen, roots)
+            provenance = _provenance(_hydra_files(lines, roots) if files is None else files)
         tree = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise _composition_error(error, roots) from None
@@ -230,21 +238,73 @@ def _force(item: Override, groups: dict[str, set[str]]) -> str:
     return f"++{line.lstrip('+')}"
 
 
-def _file_provenance(lines: list[str], roots: Sequence[Path]) -> dict[str, tuple[Source, ...]]:
+def _provenance(files: Iterable[_LayerFile]) -> dict[str, tuple[Source, ...]]:
+    """For every leaf that files set, the lines that do, in the order of merging."""
+    layers: dict[str, list[Source]] = {}
+    for path, prefix in files:
+        for keys, line in _set_leaves(path, prefix):
+            layers.setdefault(keys, []).append(Source(origin=display_path(path), line=line))
+    return {key: tuple(sources) for key, sources in layers.items()}
+
+
+def _simple_files(chosen: dict[str, str], roots: Sequence[Path]) -> list[_LayerFile] | None:
+    """Files in the order of merging, read off the defaults lists; none if one is intricate.
+
+    Asking Hydra costs as much as composing. Its answer is only needed where a defaults list does
+    more than choose presets and name a recipe to build on.
+    """
+    files: list[_LayerFile] = []
+    defaults = _defaults_of(roots[0] / f"{PRIMARY}.yaml")
+    for entry in defaults:
+        if entry == "_self_":
+            files.append((roots[0] / f"{PRIMARY}.yaml", ()))
+            continue
+        if not isinstance(entry, dict) or len(entry) != 1:
+            return None
+        (group,) = entry
+        parents = _with_parents(group, chosen.get(group, ""), roots)
+        if parents is None:
+            return None
+        files.extend(parents)
+    return files
+
+
+def _with_parents(group: str, option: str, roots: Sequence[Path]) -> list[_LayerFile] | None:
+    path = _find_file(f"{group}/{option}", roots)
+    if path is None:
+        return None
+    files: list[_LayerFile] = []
+    for entry in _defaults_of(path):
+        if isinstance(entry, dict) and all(key.startswith("override ") for key in entry):
+            continue
+        parents = _with_parents(group, entry, roots) if isinstance(entry, str) else None
+        if entry == "_self_" or parents is None:
+            return None
+        files.extend(parents)
+    return [*files, (path, () if _is_global(path) else (group,))]
+
+
+@cache
+def _is_global(path: Path) -> bool:
+    return "# @package _global_" in path.read_text(encoding="utf-8").splitlines()[:5]
+
+
+def _defaults_of(path: Path) -> list[Json]:
+    tree = load_yaml(path)
+    defaults = tree.get("defaults", []) if isinstance(tree, dict) else []
+    return defaults if isinstance(defaults, list) else []
+
+
+def _hydra_files(lines: list[str], roots: Sequence[Path]) -> Iterator[_LayerFile]:
     # Hydra has no documented call for the ordered files; hence the pin of hydra-core.
     loader = GlobalHydra.instance().config_loader()
     defaults = loader.compute_defaults_list(PRIMARY, lines, RunMode.RUN).defaults
-    layers: dict[str, list[Source]] = {}
     for entry in defaults:
         if not entry.config_path or entry.config_path.startswith("hydra/"):
             continue
         path = _find_file(entry.config_path, roots)
-        prefix = tuple(part for part in (entry.package or "").split(".") if part)
-        for keys, line in _set_leaves(path, prefix) if path else ():
-            source = Source(origin=display_path(path), line=line) if path else None
-            if source:
-                layers.setdefault(keys, []).append(source)
-    return {key: tuple(sources) for key, sources in layers.items()}
+        if path is not None:
+            yield path, tuple(part for part in (entry.package or "").split(".") if part)
 
 
 def _set_leaves(path: Path, prefix: tuple[str, ...]) -> Iterator[tuple[str, int]]:
