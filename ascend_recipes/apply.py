@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ascend_recipes.errors import recipe_error
+from ascend_recipes.patching.patcher import apply_rows
 from ascend_recipes.paths import PLAN_VARIABLE
 from ascend_recipes.plugin import PLATFORM_CLASS
 from ascend_recipes.receipts import Phase, Receipt, write_receipt
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.hook import HookKind, HookRow
+from ascend_recipes.schema.patch import PatchReceipt
 from ascend_recipes.schema.plan import LaunchPlan, load_plan
 
 
@@ -127,6 +129,7 @@ def _register(
     names: tuple[str, ...] = ()
     if phase != "inspect":
         names = _prepare_device(plan, shims)
+    patched = _apply_patches(plan, phase)
     registered = sorted(_register_hooks(rows, phase))
     bound = _bind_operations(plan) if phase != "inspect" else {}
     return Receipt(
@@ -135,6 +138,7 @@ def _register(
         digest=plan.digest,
         platform=_platform_class(),
         hooks=tuple(registered),
+        patches=patched,
         bindings=bound,
         shims=names,
         torchvision_schemas=schemas,
@@ -152,6 +156,12 @@ def _prepare_device(plan: LaunchPlan, shims: ExitStack) -> tuple[str, ...]:
 
         install(relaxed=plan.relaxed)
     return shims.enter_context(device_shims(runtime_for(plan.device)))
+
+
+def _apply_patches(plan: LaunchPlan, phase: Phase) -> tuple[PatchReceipt, ...]:
+    """Change what the plan's patch rows name, before hooks import modules that copy names."""
+    patches = load_registry().patches
+    return apply_rows({key: patches[key] for key in plan.patches}, phase).receipts
 
 
 def _register_hooks(rows: dict[str, HookRow], phase: Phase) -> Iterator[str]:

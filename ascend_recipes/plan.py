@@ -78,6 +78,7 @@ def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
         graph=graph,
         drafter=drafter,
         operations=_plan_operations(resolved, ledger) if native else {},
+        patches=_plan_patches(resolved, ledger) if native else (),
         features=plan_features(resolved, ledger),
         roles=plan_roles(resolved, ledger),
         relaxed=recipe.device.relaxed if recipe.device.kind == "emulated" else (),
@@ -151,6 +152,12 @@ def _plan_operations(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
             because += f" with {', '.join(binding.needs)}"
         ledger.from_row(f"operations.{name}", "operations", name, because)
     return {name: binding_name(binding) for name, binding in resolved.bindings.items()}
+
+
+def _plan_patches(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[str, ...]:
+    for key, because in resolved.patches.items():
+        ledger.from_row(f"patches.{key}", "patches", key, because)
+    return tuple(resolved.patches)
 
 
 def _explain_rest(resolved: ResolvedRecipe, ledger: Ledger) -> None:

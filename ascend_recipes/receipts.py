@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.patch import PatchReceipt
 
 Phase: TypeAlias = Literal["frontend", "core", "worker", "inspect"]
 """Role of a vLLM process: API front-end, engine core, device worker, model inspection."""
@@ -68,6 +69,8 @@ class Receipt(Spec):
     """Class of vLLM's current platform as `module:Name`."""
     hooks: tuple[str, ...]
     """Registry keys that were registered, sorted."""
+    patches: tuple[PatchReceipt, ...] = ()
+    """Changes to other packages, each with the fingerprint of what was there."""
     bindings: dict[str, str] = Field(default_factory=dict)
     """Operation -> binding that was bound."""
     calls: dict[str, int] = Field(default_factory=dict)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ascend_recipes.errors import Finding, RecipeError, Severity, Source
+from ascend_recipes.patching.select import PlanFacts, needed_patches
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.drafter import NoDrafterSpec
@@ -53,6 +54,8 @@ class ResolvedRecipe:
     platform: str
     bindings: Mapping[str, Binding]
     """Operation -> how it is performed."""
+    patches: Mapping[str, str]
+    """Row in `registry/patches` -> what of this deployment needs it."""
     findings: tuple[Finding, ...] = field(default=())
     """Warnings and remarks; errors are raised."""
 
@@ -154,6 +157,7 @@ def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolve
         hooks=tuple(key for key in hooks if key != platform),
         platform=platform,
         bindings=dict(_bindings(recipe, registry, backends, hooks, traits)),
+        patches=_patches(recipe, registry, backends, traits),
     )
 
 
@@ -244,6 +248,19 @@ def serves(row: BackendRow, layer_kind: str, recipe: Recipe) -> bool:
 def _hooks(registry: Registry, traits: frozenset[str], model: ModelRow) -> tuple[str, ...]:
     general = [key for key in registry.hooks if traits.issuperset(registry.hooks[key].needs)]
     return tuple(sorted({*general, *model.model_hooks}))
+
+
+def _patches(
+    recipe: Recipe, registry: Registry, backends: Mapping[str, str], traits: frozenset[str]
+) -> dict[str, str]:
+    facts = PlanFacts(
+        traits=traits,
+        backends=frozenset(backends.values()),
+        hardware=recipe.hardware,
+        drafter=recipe.drafter.kind,
+        roles=frozenset(recipe.roles),
+    )
+    return needed_patches(registry.patches, facts)
 
 
 def _bindings(

@@ -8,6 +8,9 @@ from ascend_recipes.patching.facts import Change, Definitions, compare, history
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.patch import PeerTarget, VersionRow
 
+PEER_BASE = "0.27.1"
+"""Newest vLLM release that vllm-ascend at 182b75ea is verified with."""
+
 PEER_COUNT = 138
 """Direct assignments to foreign names in the 51 patch modules of vllm-ascend at 182b75ea."""
 
