@@ -1,6 +1,6 @@
 """Resolve: turn the names of a recipe into registry rows and check needs against offers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ascend_recipes.errors import Finding, RecipeError, Severity, Source
@@ -9,7 +9,7 @@ from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.drafter import NoDrafterSpec
 from ascend_recipes.schema.hook import HookKind
-from ascend_recipes.schema.operation import Binding
+from ascend_recipes.schema.operation import Binding, OperationContract
 from ascend_recipes.schema.recipe import Because, Recipe
 from ascend_recipes.schema.roles import role_recipe
 from ascend_recipes.schema.rows import (
@@ -276,13 +276,27 @@ def _bindings(
         name for key in set(backends.values()) for name in registry.backends[key].operations
     )
     for name in sorted(called):
-        fitting = [
-            binding
-            for binding in registry.operations[name].bindings
-            if recipe.hardware in binding.hardware and traits.issuperset(binding.needs)
-        ]
-        if fitting:
-            yield name, min(fitting, key=lambda item: _PROVIDER_ORDER.index(item.provider))
+        only = ("torch",) if name in recipe.allow_reference else _PROVIDER_ORDER
+        chosen = choose_binding(registry.operations[name], recipe.hardware, traits, only)
+        if chosen is not None:
+            yield name, chosen
+
+
+def choose_binding(
+    contract: OperationContract,
+    hardware: str,
+    traits: frozenset[str],
+    providers: Sequence[str] = _PROVIDER_ORDER,
+) -> Binding | None:
+    """The binding of the first of `providers` that serves the hardware under these traits."""
+    fitting = [
+        binding
+        for binding in contract.bindings
+        if binding.provider in providers
+        and hardware in binding.hardware
+        and traits.issuperset(binding.needs)
+    ]
+    return min(fitting, key=lambda item: providers.index(item.provider), default=None)
 
 
 def binding_name(binding: Binding) -> str:

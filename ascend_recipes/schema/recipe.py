@@ -115,7 +115,7 @@ class Recipe(Spec):
     accept_unverified: bool = False
     """Start on an NPU although nobody has recorded a run there."""
     allow_reference: tuple[Name, ...] = ()
-    """Operations that may fall back to the reference on an NPU."""
+    """Operations that the plain PyTorch reference performs, also on an NPU, where it is slow."""
     extra_args: dict[str, Json] = Field(default_factory=dict)
     """Engine arguments of vLLM that have no field here, by their `EngineArgs` names."""
 

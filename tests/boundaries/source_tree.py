@@ -37,7 +37,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"registry", "patching"}),
     frozenset({"compose"}),
     frozenset({"validate"}),
-    frozenset({"memory", "resolve", "rules", "planning", "plan"}),
+    frozenset({"memory", "resolve", "rules", "planning", "plan", "operations_table"}),
     frozenset({"launch"}),
     frozenset({"run"}),
     frozenset({"cli"}),
