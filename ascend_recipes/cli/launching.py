@@ -33,7 +33,7 @@ def generate(invocation: Invocation, output: Output) -> ExitCode:
     findings = [*_warnings(invocation, planned), *result.findings]
     if output.json:
         body = _generation_json(planned, result, line, findings)
-        output.document("generate", ExitCode.OK, body)
+        output.document(invocation.command, ExitCode.OK, body)
         return ExitCode.OK
     output.note(_receipts_line(result.receipts))
     output.findings(result.findings)

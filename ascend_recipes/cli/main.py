@@ -17,10 +17,12 @@ from ascend_recipes.paths import cache_root
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # A command line that cannot be parsed must still answer in the form that was asked for.
+    # A command line that cannot be parsed must still be answered in the form that was asked for.
     output = Output(json="--json" in words)
     try:
-        return int(_run(words))
+        invocation = parse_arguments(words)
+        output = Output(command=invocation.command, json=invocation.json, quiet=invocation.quiet)
+        return int(_dispatch(invocation, output))
     except RecipeError as error:
         output.failure(error.findings, error.exit_code)
         return int(error.exit_code)
@@ -36,9 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.INTERNAL)
 
 
-def _run(words: Sequence[str]) -> ExitCode:
-    invocation = parse_arguments(words)
-    output = Output(json=invocation.json, quiet=invocation.quiet)
+def _dispatch(invocation: Invocation, output: Output) -> ExitCode:
+    # Deferred, here and below: help and usage errors need nothing else.
     if invocation.help:
         from ascend_recipes.cli.help import help_text
 
@@ -47,10 +48,6 @@ def _run(words: Sequence[str]) -> ExitCode:
     if invocation.version:
         output.text(f"ascend-run {__version__}")
         return ExitCode.OK
-    return _dispatch(invocation, output)
-
-
-def _dispatch(invocation: Invocation, output: Output) -> ExitCode:
     from ascend_recipes.cli import commands
 
     if invocation.cfg or invocation.info:

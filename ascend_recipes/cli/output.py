@@ -16,19 +16,26 @@ if TYPE_CHECKING:
 class Output:
     """Writer for one command: JSON or text on stdout, notes and progress on stderr."""
 
-    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, command: str = "", json: bool = False, quiet: bool = False) -> None:
+        self.command = command
         self.json = json
         self.quiet = quiet
+        self._has_document = False
 
     def document(self, command: str, code: ExitCode, body: Mapping[str, object]) -> None:
         """Print the one JSON document of a command."""
-        tree = {"command": command, "ok": code is ExitCode.OK, "exit_code": int(code), **body}
-        self.text(json.dumps(tree, ensure_ascii=False, indent=2))
+        assert not self._has_document, "a command prints one document"
+        self._has_document = True
+        head = {"command": command, "ok": code is ExitCode.OK, "exit_code": int(code)}
+        self.text(json.dumps({**head, **body}, ensure_ascii=False, indent=2))
 
     def failure(self, findings: Iterable[Finding], code: ExitCode) -> None:
-        """Print why a command stopped: on stderr for people, as the document with `--json`."""
-        if self.json:
-            self.document("", code, {"findings": [item.to_json() for item in findings]})
+        """Print why a command stopped: on stderr for people, as the document with `--json`.
+
+        A server that said in its document where it listens, and is lost later, says so on stderr.
+        """
+        if self.json and not self._has_document:
+            self.document(self.command, code, {"findings": [item.to_json() for item in findings]})
         else:
             self.findings(findings)
 

@@ -65,13 +65,8 @@ class Launcher:
 
     @property
     def document(self) -> dict:
-        """The last document on stdout."""
-        decoder, text = json.JSONDecoder(), self._stdout.read_text().strip()
-        tree: dict = {}
-        while text:
-            tree, end = decoder.raw_decode(text)
-            text = text[end:].strip()
-        return tree
+        """The one document on stdout."""
+        return json.loads(self._stdout.read_text())
 
     def descendants(self) -> set[int]:
         """Pids below the launcher, whatever session they are in."""

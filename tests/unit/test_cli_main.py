@@ -281,3 +281,8 @@ def test_pipe_gets_no_colour_and_no_folding():
 
 def test_default_command_is_serve():
     assert parse_arguments([RECIPE]).command == "serve"
+
+
+def test_refusals_name_their_command(document):
+    assert document("check", "recipe=nope")[1]["command"] == "check"
+    assert document("plan", "--nonsense")[1]["command"] == ""
