@@ -96,6 +96,16 @@ def test_preempted_requests_recover(chunked: Engine):
         assert_matches_oracle(chunked, prompt, answer)
 
 
+def test_a_seed_draws_the_same_whatever_the_chunks(chunked: Engine, caching: Engine):
+    """Rows in the middle of a prompt sample too, and must not use up the request's generator."""
+    prompt = prompt_of(300, seed=450)
+    options = {"max_tokens": 10, "logits": False, "temperature": 1.0, "seed": 11}
+    drawn = [engine.generate([prompt], **options)[0]["tokens"] for engine in (chunked, caching)]
+    assert drawn[0] == drawn[1]
+    (other,) = chunked.generate([prompt], **options | {"seed": 12})
+    assert other["tokens"] != drawn[0]
+
+
 def test_decodes_replay_captured_graphs(chunked: Engine):
     before = chunked.replay_counts()
     assert sorted(before) == sorted(chunked.planned.plan.graph.capture_sizes)
