@@ -17,6 +17,9 @@ from ascend_recipes.schema.rows import ProviderRow
 REFERENCE = "torch"
 """Provider of the plain PyTorch references."""
 
+_FEW = 4
+"""Operations that one may sensibly leave to the reference; more, and the stack is what is wrong."""
+
 _BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
@@ -257,7 +260,9 @@ def abi_findings(
 
 
 def _abi_finding(state: ProviderState, names: Sequence[str]) -> Finding:
-    wanted = " ".join(f"{name}=={number}" for name, number in state.wanted.items())
+    fix = "an environment with " + " ".join(f"{key}=={at}" for key, at in state.wanted.items())
+    if len(names) <= _FEW:
+        fix += f", or allow_reference=[{','.join(names)}]"
     return Finding(
         id="operation.abi",
         message=(
@@ -265,6 +270,6 @@ def _abi_finding(state: ProviderState, names: Sequence[str]) -> Finding:
             f"installed: {'; '.join(state.differences)}"
         ),
         at="allow_reference",
-        fix=f"an environment with {wanted}, or allow_reference=[{','.join(names)}]",
+        fix=fix,
         evidence=f"registry/providers/{state.provider}.yaml",
     )

@@ -43,7 +43,7 @@ def render_finding(finding: Finding) -> Text:
 
 def render_recipes(entries: Sequence[RecipeEntry]) -> Table:
     """One row a recipe."""
-    table = _table("recipe", "model", "hardware", "about")
+    table = new_table("recipe", "model", "hardware", "about")
     for entry in entries:
         table.add_row(Text(entry.name, "bold"), entry.model, entry.hardware, entry.about)
     return table
@@ -84,7 +84,7 @@ def render_plan(planned: PlannedLaunch) -> list[Table | Text]:
 
 def render_sweep(rows: Iterable[tuple[Sequence[str], bool, str]]) -> Table:
     """One row a combination: overrides, whether it holds, digest or first finding."""
-    table = _table("overrides", "result", "plan or first finding")
+    table = new_table("overrides", "result", "plan or first finding")
     for words, ok, detail in rows:
         result = Text("ok", "green") if ok else Text("refused", "red")
         table.add_row(" ".join(words), result, detail)
@@ -92,7 +92,7 @@ def render_sweep(rows: Iterable[tuple[Sequence[str], bool, str]]) -> Table:
 
 
 def _layers(planned: PlannedLaunch) -> Table:
-    table = _table("layers", "count", "backend", "cache")
+    table = new_table("layers", "count", "backend", "cache")
     for layer in planned.plan.layers:
         table.add_row(
             f"{layer.kind}: {layer.pattern}", str(layer.count), layer.backend, layer.cache
@@ -104,7 +104,7 @@ def _mapping(
     title: str, values: Mapping[str, object], reasons: Mapping[str, str], *, prefix: str
 ) -> Table:
     has_values = any(value != "" for value in values.values())
-    table = _table(title, "value", "because") if has_values else _table(title, "because")
+    table = new_table(title, "value", "because") if has_values else new_table(title, "because")
     for key, value in values.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         why = Text(reasons.get(f"{prefix}.{key}", ""), "dim")
@@ -112,7 +112,8 @@ def _mapping(
     return table
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
+    """An empty table in the house style; long cells fold."""
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")

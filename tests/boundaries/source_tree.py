@@ -37,7 +37,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"registry", "patching"}),
     frozenset({"compose"}),
     frozenset({"validate"}),
-    frozenset({"memory", "resolve", "rules", "planning", "plan", "operations_table"}),
+    frozenset({"memory", "resolve", "rules", "planning", "plan", "operations_table", "operations_page"}),
     frozenset({"launch"}),
     frozenset({"run"}),
     frozenset({"cli"}),

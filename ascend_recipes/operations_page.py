@@ -1,0 +1,96 @@
+"""Writes `docs/operations.md` from the contracts and provider rows."""
+
+from collections.abc import Iterator, Sequence
+
+from ascend_recipes.operations_table import ServedOperation, served_everywhere
+from ascend_recipes.registry.load import Registry
+from ascend_recipes.schema.operation import OperationContract
+
+_HEAD = """\
+# Operations
+
+<!-- Generated from ops/ and registry/providers/; pytest --update-golden rewrites it. -->
+
+Model and backend code calls operations, never vendor symbols. A plan fixes one binding for each;
+`ascend-run ops recipe=…` prints them with what a step costs at least and whether this machine's
+packages can load the provider. *Reference* is plain PyTorch: right and slow. For an operation in
+**bold** (attention, MoE, matrix multiplication) it stops a launch on NPUs, unless the recipe names
+the operation in `allow_reference`. Where a binding needs a trait of the plan, it is in the list of
+others.
+"""
+
+
+def operations_page(registry: Registry) -> str:
+    """The whole page as Markdown."""
+    rows = served_everywhere(registry)
+    hardware = list(registry.hardware)
+    parts = [
+        _HEAD,
+        "## Who serves what\n\n" + _matrix(registry, rows, hardware),
+        "## Other bindings\n\n" + _others(rows),
+        "## Least work of one call\n\n" + _costs(registry),
+        "## Providers\n\n" + _providers(registry),
+    ]
+    return "\n".join(parts)
+
+
+def _matrix(registry: Registry, rows: Sequence[ServedOperation], hardware: Sequence[str]) -> str:
+    cells = {(row.operation, row.hardware): _cell(row) for row in rows}
+    return _markdown(
+        ["operation", *hardware],
+        (
+            [_name(name, registry.operations[name]), *(cells[name, key] for key in hardware)]
+            for name in registry.operations
+        ),
+    )
+
+
+def _name(name: str, contract: OperationContract) -> str:
+    return f"**{name}**" if contract.heavy else name
+
+
+def _cell(row: ServedOperation) -> str:
+    if row.binding is None:
+        return "nobody"
+    return "reference" if row.falls_back else f"`{row.binding}`"
+
+
+def _others(rows: Sequence[ServedOperation]) -> str:
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for other in row.others:
+            if not other.startswith("torch."):
+                found.setdefault((row.operation, other), []).append(row.hardware)
+    return _markdown(
+        ["operation", "binding", "on"],
+        ([name, f"`{other}`", ", ".join(keys)] for (name, other), keys in found.items()),
+    )
+
+
+def _costs(registry: Registry) -> str:
+    head = "Over the dimensions of the contract; `e` is the size of an element in bytes.\n\n"
+    contracts = {name: registry.operations[name] for name in registry.operations}
+    return head + _markdown(
+        ["operation", "FLOPs", "bytes"],
+        (
+            [name, f"`{contract.cost.flops}`", f"`{contract.cost.bytes}`"]
+            for name, contract in contracts.items()
+            if contract.cost is not None
+        ),
+    )
+
+
+def _providers(registry: Registry) -> str:
+    rows = {key: registry.providers[key] for key in registry.providers}
+    return _markdown(
+        ["provider", "what it is", "built for"],
+        (
+            [key, row.about, ", ".join(f"{name} {number}" for name, number in row.abi.items())]
+            for key, row in rows.items()
+        ),
+    )
+
+
+def _markdown(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
