@@ -13,9 +13,6 @@ if TYPE_CHECKING:
     from ascend_recipes.registry.load import Registry
     from ascend_recipes.schema.plan import LaunchPlan
 
-RECEIPT_SECONDS = 15.0
-"""Time that receipts may lag behind the moment when vLLM says that it is ready."""
-
 _PARALLEL_ARGUMENTS = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
@@ -31,9 +28,7 @@ def world_size(plan: "LaunchPlan") -> int:
     return math.prod(int(str(size)) for size in sizes) // int(str(nodes))
 
 
-def await_receipts(
-    plan: "LaunchPlan", folder: Path, *, seconds: float = RECEIPT_SECONDS
-) -> tuple[Receipt, ...]:
+def await_receipts(plan: "LaunchPlan", folder: Path, *, seconds: float) -> tuple[Receipt, ...]:
     """Wait until the core and every rank have reported, or until the deadline has passed."""
     deadline = time.monotonic() + seconds
     while True:

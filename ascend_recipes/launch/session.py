@@ -23,6 +23,8 @@ from ascend_recipes.schema.plan import LaunchPlan
 POLL_SECONDS = 0.2
 _END_PATIENCE_SECONDS = DRAIN_SECONDS + 15.0
 _ABORT_PATIENCE_SECONDS = 5.0
+_RECEIPT_SECONDS = 15.0
+"""Time that receipts may lag behind the moment when vLLM says that it is ready."""
 
 _Handler = Callable[[int, FrameType | None], object] | int | None
 
@@ -122,7 +124,7 @@ class Session:
         """
         if self._plan.runtime.name != NATIVE:
             return []
-        self.receipts = await_receipts(self._plan, self._folder.path)
+        self.receipts = await_receipts(self._plan, self._folder.path, seconds=_RECEIPT_SECONDS)
         findings = audit_receipts(self._plan, self.receipts, load_registry())
         if any(item.severity is Severity.ERROR for item in findings):
             raise RecipeError(tuple(findings), ExitCode.LAUNCH)

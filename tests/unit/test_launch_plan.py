@@ -13,7 +13,7 @@ from ascend_recipes.launch.environment import child_environment, without_secrets
 from ascend_recipes.launch.folder import create_run_folder, pasteable
 from ascend_recipes.launch.preflight import check_machine, num_npus
 from ascend_recipes.paths import PLAN_VARIABLE
-from ascend_recipes.receipts import EffectiveValues, Receipt, load_receipts, write_receipt
+from ascend_recipes.receipts import load_receipts, write_receipt
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import load_plan
 
@@ -213,35 +213,8 @@ def test_many_nodes_are_refused(plan):
 
 
 @pytest.fixture
-def receipt(tiny):
-    """The receipt that a process following the plan writes."""
-    plan, registry = tiny.plan, load_registry()
-    backends = {registry.backends[layer.backend].implementation for layer in plan.layers}
-    return Receipt(
-        pid=1,
-        phase="core",
-        rank=0,
-        digest=plan.digest,
-        platform=registry.hooks[plan.platform].implementation,
-        hooks=tuple(sorted(plan.hooks)),
-        bindings=plan.operations,
-        effective=EffectiveValues(
-            block_size=plan.cache.block_size,
-            num_blocks=10,
-            num_kv_tokens=1000,
-            cache_layout="LBNHC",
-            kv_dtype="bfloat16",
-            state_cache_mode=plan.cache.state_mode,
-            prefix_caching=plan.cache.prefix_caching,
-            graph_mode=plan.graph.mode,
-            capture_sizes=plan.graph.capture_sizes,
-            attention_backends=tuple(sorted(backends)),
-            layer_classes={},
-            model_class="m:M",
-            runner_class="r:R",
-            max_num_batched_tokens=512,
-        ),
-    )
+def receipt(receipt_of_core):
+    return receipt_of_core
 
 
 def audited(tiny, *receipts):
