@@ -14,8 +14,10 @@ COMMANDS = {
     "plan": "print what would be started, and why",
     "check": "report findings only",
     "list": "list the recipes",
+    "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
 CFG_KINDS = ("job", "hydra", "all")
+TARGETS = ("ours", "vllm-ascend")
 INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -38,6 +40,12 @@ class Invocation:
     version: bool = False
     cfg: str = ""
     """Which of Hydra's configurations to print: one of `CFG_KINDS`, or empty."""
+    arguments: tuple[str, ...] = ()
+    """Further plain words, of `patches` only."""
+    vllm: str = ""
+    """Version or place of the vLLM that `patches` reads; empty for the installed one."""
+    targets: str = "ours"
+    """Whose use of vLLM `patches` looks at: one of `TARGETS`."""
     info: str = ""
     """Which of Hydra's reports to print: one of `INFO_KINDS`, or empty."""
 
@@ -97,6 +105,19 @@ FLAGS = (
         summary="longest answer of generate, in tokens (64)",
         value="N",
         apply=_set_max_tokens,
+    ),
+    Flag(
+        names=("--vllm",),
+        summary="for patches: a vLLM version, folder, or REPOSITORY@REVISION",
+        value="PLACE",
+        apply=lambda invocation, text: replace(invocation, vllm=text),
+    ),
+    Flag(
+        names=("--targets",),
+        summary="for patches: whose use of vLLM: " + ", ".join(TARGETS),
+        value="WHOSE",
+        choices=TARGETS,
+        apply=lambda invocation, text: replace(invocation, targets=text),
     ),
     Flag(
         names=("--multirun", "-m"),
@@ -195,6 +216,10 @@ class _Reader:
         if word in COMMANDS and not self.has_command:
             self.invocation = replace(self.invocation, command=word)
             self.has_command = True
+            return
+        if self.invocation.command == "patches":
+            arguments = (*self.invocation.arguments, word)
+            self.invocation = replace(self.invocation, arguments=arguments)
             return
         if self.has_command or self.words:
             message = f"{word!r} is neither an override (key=value) nor a flag"

@@ -119,12 +119,21 @@ def run_serve(invocation: Invocation, output: Output) -> ExitCode:
     return serve(invocation, output)
 
 
+def run_patches(invocation: Invocation, output: Output) -> ExitCode:
+    """`patches`: what we rely on in vLLM, and what another version would break."""
+    _refuse_sweep(invocation)
+    from ascend_recipes.cli import patches
+
+    return patches.run_patches(invocation, output)
+
+
 COMMANDS: dict[str, Callable[[Invocation, Output], ExitCode]] = {
     "serve": run_serve,
     "generate": run_generate,
     "plan": run_plan_command,
     "check": run_check,
     "list": run_list,
+    "patches": run_patches,
 }
 
 

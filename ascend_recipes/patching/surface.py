@@ -95,7 +95,7 @@ class Surface:
                 how = "with super" if method.calls_super else "without super"
                 found.setdefault(method.target, []).append(f"override {extension.ours} {how}")
         for item in self.imports:
-            found.setdefault(item.target, []).append(f"import {item.where}")
+            found.setdefault(item.target, []).append(f"import {item.where.partition(':')[0]}")
         return {target: tuple(sorted(set(uses))) for target, uses in sorted(found.items())}
 
 

@@ -16,7 +16,7 @@ from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.operation import OperationContract
-from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, VersionRow
+from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, UpgradeNotesRow, VersionRow
 from ascend_recipes.schema.rows import (
     BackendRow,
     HardwareRow,
@@ -93,6 +93,7 @@ class Registry:
     patches: Table[PatchRow]
     peer_patches: Table[PeerPatchRow]
     vllm_versions: Table[VersionRow]
+    upgrade_notes: Table[UpgradeNotesRow]
     operations: Table[OperationContract]
 
     def tables(self) -> tuple[Table[Spec], ...]:
@@ -119,6 +120,7 @@ def load_registry() -> Registry:
         patches=rows("patches", PatchRow),
         peer_patches=rows("peer_patches", PeerPatchRow),
         vllm_versions=rows("vllm_versions", VersionRow),
+        upgrade_notes=rows("upgrade_notes", UpgradeNotesRow),
         operations=Table("operations", OperationContract, _operation_files(roots)),
     )
 

@@ -213,3 +213,14 @@ class VersionRow(Spec):
     """None where the version has no such definition."""
     uses: dict[Target, tuple[str, ...]] = Field(default_factory=dict)
     """Only for the pinned version: what of ours relies on a definition."""
+
+
+class UpgradeNotesRow(Spec):
+    """What a person found by reading the differences of a version; judgement, not measurement."""
+
+    version: str
+    against: str
+    requires: tuple[str, ...] = ()
+    """What else must be upgraded with it."""
+    notes: dict[Target, str]
+    """Definition that we rely on -> what to do about its change."""
