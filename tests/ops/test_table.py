@@ -122,10 +122,8 @@ def test_emulation_is_independent_of_the_operations():
 
 
 def test_bindings_and_references_are_independent():
+    reference = "ascend_recipes.ops.reference"
     for path in sources(ops):
-        others = (
-            "ascend_recipes.ops.reference"
-            if "reference" not in path.parts
-            else "ascend_recipes.ops."
-        )
-        assert not [name for name in imported(path) if name.startswith(others)], path
+        within = [name for name in imported(path) if name.startswith("ascend_recipes.ops.")]
+        references = [name for name in within if name.startswith(reference)]
+        assert references == (within if "reference" in path.parts else []), path
