@@ -125,6 +125,13 @@ def caching(engine_of: Callable[..., Any]) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
+def drafting(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32, three drafts a step, prefix caching with aligned states."""
+    with engine_of(*FLOAT32, RAW, "drafter=mtp3") as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
 def recipe_dtypes(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """The recipe's own dtypes, nothing relaxed."""
     with engine_of(RAW) as engine:

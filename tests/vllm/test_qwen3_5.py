@@ -116,6 +116,19 @@ def test_decodes_replay_captured_graphs(chunked: Engine):
     assert after[4] >= before[4] + 4
 
 
+def test_drafts_change_no_token(drafting: Engine):
+    """Verified drafts give the tokens and logits of a run without drafts, several at a time."""
+    prompts = [prompt_of(length, seed=650 + length) for length in (1, 129, 250, 530)]
+    answers = drafting.generate(prompts, max_tokens=16)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_matches_oracle(drafting, prompt, answer)
+    accepted = drafting.counter("vllm:spec_decode_num_accepted_tokens")
+    proposed = drafting.counter("vllm:spec_decode_num_draft_tokens")
+    assert 0 < accepted < proposed
+    (sampled,) = drafting.generate([prompts[1]], max_tokens=8, temperature=1.0, seed=3, top_p=0.9)
+    assert len(sampled["tokens"]) == 8
+
+
 def test_two_ranks_agree_with_one(two_ranks: Engine):
     prompts = [prompt_of(length, seed=600 + length) for length in LENGTHS]
     answers = two_ranks.generate(prompts, max_tokens=12)

@@ -119,6 +119,8 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
         metadata: GatedDeltaNetMetadata,
     ) -> torch.Tensor:
         """One token a request: `[T, Nv, V]`, states updated in place."""
+        rows = metadata.decode_rows
+        assert rows is not None
         assert metadata.non_spec_state_indices_tensor is not None
         conv_state, state_SNvVK = self.kv_cache
         slots_R = metadata.non_spec_state_indices_tensor[: mixed_TC.shape[0]]
@@ -126,7 +128,7 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
             mixed_TC,
             self._conv_weight(),
             conv_state,
-            query_start_R1=metadata.decode_starts,
+            query_start_R1=rows.starts_R1,
             cache_indices_R=slots_R,
             has_initial_state_R=None,
             bias=self.conv1d.bias,
@@ -142,7 +144,7 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
             heads.g_TNv,
             heads.beta_TNv,
             state_SNvVK,
-            lengths_R=metadata.decode_lengths,
+            lengths_R=rows.lengths_R,
             state_indices=slots_R,
             num_accepted=None,
             scale=self.head_k_dim**-0.5,
@@ -205,21 +207,25 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
         The state to start from is that of the last accepted token; token t of the step writes
         its state into the t-th slot of its request, so that a rejection needs no copy.
         """
-        slots = metadata.spec_state_indices_tensor
-        assert slots is not None
+        rows, accepted_R = metadata.draft_rows, metadata.num_accepted_tokens
+        assert rows is not None
+        assert accepted_R is not None
         conv_state, state_SNvVK = self.kv_cache
         convolved_TC = operations.causal_conv1d(
             mixed_TC,
             self._conv_weight(),
             conv_state,
             query_start_R1=metadata.spec_query_start_loc,
-            cache_indices_R=slots[:, 0],
+            cache_indices_R=rows.first_slots_R,
             has_initial_state_R=None,
             bias=self.conv1d.bias,
             activation=self.activation,
-            num_accepted=metadata.num_accepted_tokens,
+            num_accepted=accepted_R,
             decode=True,
         )
+        if rows.start_slots_R is not None:
+            state_SNvVK[rows.first_slots_R] = state_SNvVK[rows.start_slots_R]
+            accepted_R = torch.ones_like(accepted_R)
         heads = self._heads(convolved_TC, b_TNv, a_TNv)
         return operations.recurrent_gated_delta_rule(
             heads.query_TNkK,
@@ -228,9 +234,9 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
             heads.g_TNv,
             heads.beta_TNv,
             state_SNvVK,
-            lengths_R=metadata.draft_lengths,
-            state_indices=slots,
-            num_accepted=metadata.num_accepted_tokens,
+            lengths_R=rows.lengths_R,
+            state_indices=rows.slots_T,
+            num_accepted=accepted_R,
             scale=self.head_k_dim**-0.5,
         )
 
