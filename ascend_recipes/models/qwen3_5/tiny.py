@@ -5,7 +5,6 @@ interleaved mRoPE, the convolution width and the drafter layer stay as published
 limit of the hardware is relaxed and every code path of the full model runs.
 """
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.schema.base import Json
 from ascend_recipes.tiny_tokenizer import TOKEN_IDS
+from ascend_recipes.tiny_weights import SeededWeights, output_layer
 
 if TYPE_CHECKING:
     import torch
@@ -63,9 +63,6 @@ TINY_VISION: dict[str, Json] = {
     "deepstack_visual_indexes": [],
 }
 """Vision tower; only patch, merge and activation facts are the published ones."""
-
-PRINTABLE = range(0x20, 0x7F)
-"""Bytes that the output layer prefers, so that a demonstration prints readable characters."""
 
 
 def tiny_config(model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
@@ -125,7 +122,7 @@ def tiny_tensors(
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     """Yield the tensors of the checkpoint: language model, vision tower, output layer, drafter."""
     text = cast(dict[str, Json], config["text_config"])
-    weights = _Weights(seed=seed, dtype=dtype)
+    weights = SeededWeights(seed=seed, dtype=dtype)
     hidden = cast(int, text["hidden_size"])
     vocabulary = cast(int, text["vocab_size"])
     yield from weights.random("model.language_model.embed_tokens.weight", (vocabulary, hidden), 1.0)
@@ -134,45 +131,13 @@ def tiny_tensors(
     yield from weights.random("model.language_model.norm.weight", (hidden,), 0.1)
     yield from _vision_tower(weights, cast(Mapping[str, int], config["vision_config"]))
     if not text.get("tie_word_embeddings"):
-        yield "lm_head.weight", _output_layer(weights, vocabulary, hidden)
+        yield "lm_head.weight", output_layer(weights, "lm_head.weight", vocabulary, hidden)
     if drafter_layers := cast(int, text.get("mtp_num_hidden_layers", 0)):
         yield from _drafter(weights, text, drafter_layers)
 
 
-class _Weights:
-    """Seeded weights; a tensor depends on the seed and its name only, not on its neighbours."""
-
-    def __init__(self, *, seed: int, dtype: str) -> None:
-        import torch
-
-        self._torch = torch
-        self._seed = seed
-        self._dtype: torch.dtype = getattr(torch, dtype)
-
-    def generator(self, name: str) -> "torch.Generator":
-        digest = hashlib.sha256(f"{self._seed}:{name}".encode()).digest()
-        return self._torch.Generator().manual_seed(int.from_bytes(digest[:7]))
-
-    def store(self, values: "torch.Tensor", *, float32: bool = False) -> "torch.Tensor":
-        """Round to bfloat16 first, so that checkpoints of every dtype hold the same numbers."""
-        rounded = values.to(self._torch.bfloat16)
-        return rounded.to(self._torch.float32 if float32 else self._dtype)
-
-    def random(
-        self, name: str, shape: tuple[int, ...], deviation: float, mean: float = 0.0
-    ) -> "Iterator[tuple[str, torch.Tensor]]":
-        values = self._torch.randn(shape, generator=self.generator(name))
-        yield name, self.store(values * deviation + mean)
-
-    def linear(
-        self, name: str, out_features: int, in_features: int, gain: float = 1.0
-    ) -> "Iterator[tuple[str, torch.Tensor]]":
-        """Weight that maps a vector of unit variance to one of variance gain²."""
-        yield from self.random(name, (out_features, in_features), gain / math.sqrt(in_features))
-
-
 def _layer(
-    weights: _Weights, prefix: str, kind: str, text: Mapping[str, Json]
+    weights: SeededWeights, prefix: str, kind: str, text: Mapping[str, Json]
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     sizes = cast(Mapping[str, int], text)
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
@@ -188,7 +153,7 @@ def _layer(
 
 
 def _attention(
-    weights: _Weights, prefix: str, sizes: Mapping[str, int]
+    weights: SeededWeights, prefix: str, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     hidden, head = sizes["hidden_size"], sizes["head_dim"]
     queries, keys = sizes["num_attention_heads"] * head, sizes["num_key_value_heads"] * head
@@ -204,7 +169,7 @@ def _attention(
 
 
 def _delta_net(
-    weights: _Weights, prefix: str, sizes: Mapping[str, int]
+    weights: SeededWeights, prefix: str, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     hidden, heads = sizes["hidden_size"], sizes["linear_num_value_heads"]
     keys = sizes["linear_num_key_heads"] * sizes["linear_key_head_dim"]
@@ -224,7 +189,7 @@ def _delta_net(
     yield from weights.linear(f"{prefix}.out_proj.weight", hidden, values, 1.5)
 
 
-def _decay(weights: _Weights, name: str, heads: int) -> "torch.Tensor":
+def _decay(weights: SeededWeights, name: str, heads: int) -> "torch.Tensor":
     """Logarithms of decay rates between 1 and 16, in float32 as published."""
     import torch
 
@@ -232,7 +197,7 @@ def _decay(weights: _Weights, name: str, heads: int) -> "torch.Tensor":
     return weights.store(rates_N.log(), float32=True)
 
 
-def _time_step_bias(weights: _Weights, name: str, heads: int) -> "torch.Tensor":
+def _time_step_bias(weights: SeededWeights, name: str, heads: int) -> "torch.Tensor":
     """Inverse softplus of time steps between 0.001 and 0.1: memories from tokens to pages."""
     import torch
 
@@ -240,31 +205,8 @@ def _time_step_bias(weights: _Weights, name: str, heads: int) -> "torch.Tensor":
     return weights.store((10.0**exponent_N).expm1().log())
 
 
-def _output_layer(weights: _Weights, vocabulary: int, hidden: int) -> "torch.Tensor":
-    """Logits of deviation 4 for printable characters, smaller for bytes, zero for the rest.
-
-    Ids above the bytes get zero rows: a generation hardly ever ends by chance, and the padding
-    of the vocabulary, which decodes to nothing, is never the largest logit.
-    """
-    import torch
-
-    name = "lm_head.weight"
-    rows_VH = torch.randn((vocabulary, hidden), generator=weights.generator(name))
-    scale_V = torch.zeros(vocabulary)
-    scale_V[:256] = 1.0
-    scale_V[_printable_ids()] = 4.0
-    return weights.store(rows_VH * scale_V[:, None] / math.sqrt(hidden))
-
-
-def _printable_ids() -> list[int]:
-    from tokenizers import pre_tokenizers
-
-    ordered = sorted(pre_tokenizers.ByteLevel.alphabet())
-    return [ordered.index(chr(code)) for code in PRINTABLE if chr(code) in ordered]
-
-
 def _drafter(
-    weights: _Weights, text: Mapping[str, Json], layers: int
+    weights: SeededWeights, text: Mapping[str, Json], layers: int
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     hidden = cast(int, text["hidden_size"])
     yield from weights.linear("mtp.fc.weight", hidden, 2 * hidden)
@@ -275,7 +217,7 @@ def _drafter(
 
 
 def _vision_tower(
-    weights: _Weights, sizes: Mapping[str, int]
+    weights: SeededWeights, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     prefix = "model.visual"
     hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
@@ -305,14 +247,14 @@ def _vision_tower(
 
 
 def _affine(
-    weights: _Weights, prefix: str, out_features: int, in_features: int
+    weights: SeededWeights, prefix: str, out_features: int, in_features: int
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     yield from weights.linear(f"{prefix}.weight", out_features, in_features)
     yield from weights.random(f"{prefix}.bias", (out_features,), 0.1)
 
 
 def _affine_norm(
-    weights: _Weights, prefix: str, features: int
+    weights: SeededWeights, prefix: str, features: int
 ) -> Iterator[tuple[str, "torch.Tensor"]]:
     yield from weights.random(f"{prefix}.weight", (features,), 0.1, 1.0)
     yield from weights.random(f"{prefix}.bias", (features,), 0.1)

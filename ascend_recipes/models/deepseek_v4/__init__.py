@@ -1,0 +1,1 @@
+"""DeepSeek-V4: hyper-connections, compressed sparse attention, hash-routed experts."""
