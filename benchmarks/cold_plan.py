@@ -4,7 +4,7 @@ For every recipe: the median over a few fresh processes of wall and CPU time for
 that is refused (a tensor-parallel size that does not divide the heads), and the time that
 `vllm serve` takes to say the same of the same model configuration. Run it on a quiet machine:
 
-    .venv/bin/python benchmarks/cold_plan.py [--runs N] [--check] [--no-vllm]
+    .venv/bin/python benchmarks/cold_plan.py [--runs N] [--recipe NAME] [--check] [--no-vllm]
 """
 
 import argparse
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from rich.table import Table
 
 from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.compose import recipe_names
-from ascend_recipes.errors import ExitCode
+from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.launch.environment import child_environment
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import LaunchPlan
@@ -101,8 +102,9 @@ def time_refusal(recipe: str, runs: int) -> Timing:
 def time_vllm(model: str, folder: Path) -> Timing | None:
     """`vllm serve` of the model's published configuration; None if it complains of other things."""
     _write_config(model, folder)
-    environment = child_environment(_any_plan(), folder / "plan.json", os.environ)
-    (folder / "plan.json").write_text(_any_plan().to_json())
+    plan = _any_plan()
+    (folder / "plan.json").write_text(plan.to_json())
+    environment = child_environment(plan, folder / "plan.json", os.environ)
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(folder)]
     command += ["--skip-tokenizer-init", f"--tensor-parallel-size={MISTAKE.partition('=')[2]}"]
     timing = timed(command, code=None, env=environment | {"HF_HUB_OFFLINE": "1"})
@@ -111,7 +113,12 @@ def time_vllm(model: str, folder: Path) -> Timing | None:
 
 def _any_plan() -> LaunchPlan:
     """A plan that gives vLLM a platform: without any, it would complain of that first."""
-    return planned_launch([f"recipe={recipe_names()[-1].name}", *TINY], ()).plan
+    models = load_registry().models
+    for entry in reversed(recipe_names()):
+        if models[entry.model].native:
+            with suppress(RecipeError):
+                return planned_launch([f"recipe={entry.name}", *TINY], ()).plan
+    raise SystemExit("no recipe has a tiny form")
 
 
 def _write_config(model: str, folder: Path) -> None:
@@ -126,9 +133,10 @@ def _write_config(model: str, folder: Path) -> None:
 def main() -> int:
     """Measure, print the table, and with --check fail where a budget is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=int, default=7, help="processes per median (7)")
+    parser.add_argument("--runs", type=int, default=5, help="processes per median (5)")
     parser.add_argument("--check", action="store_true", help="fail when over budget")
     parser.add_argument("--no-vllm", action="store_true", help="leave out `vllm serve`")
+    parser.add_argument("--recipe", action="append", help="only this one; repeatable (all)")
     options = parser.parse_args()
     table = Table(title=f"wall s (CPU s), medians of {options.runs} cold processes", box=None)
     for title in ("recipe", "plan", "refusal", "vllm serve, same mistake"):
@@ -137,6 +145,9 @@ def main() -> int:
     vllm_times: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for entry in recipe_names():
+            if options.recipe and entry.name not in options.recipe:
+                continue
+            print(entry.name, file=sys.stderr)
             plan, refusal = (
                 time_plan(entry.name, options.runs),
                 time_refusal(entry.name, options.runs),
