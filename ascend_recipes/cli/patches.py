@@ -1,4 +1,4 @@
-"""`ascend-run patches`: what we change and rely on in vLLM, and what another version would break."""
+"""`ascend-run patches`: what we rely on in vLLM, and what another version of it would break."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from ascend_recipes.patching.surface import Extension, HookUse, Override, Surfac
 from ascend_recipes.patching.tree import SourceTree
 from ascend_recipes.patching.verify import check_rows
 from ascend_recipes.registry.load import Registry
-from ascend_recipes.schema.patch import PatchRow, VersionRow
+from ascend_recipes.schema.patch import DefinitionFacts, PatchRow, VersionRow
 
 PINNED = "0.32.0"
 """Version of vLLM that everything here is written and tested against."""
@@ -192,6 +192,17 @@ class _Check:
                 source=source,
                 fix=f"take {self._parameters(method.target)}",
                 severity=self._mismatch_severity(method),
+            )
+        elif self._change(method.target) is Change.MOVED:
+            home = (self.now.facts(method.target) or DefinitionFacts(kind="external")).home
+            yield Finding(
+                id="upgrade.method_moved",
+                message=f"{where} overrides {method.target}, which {self._there} takes from "
+                f"{home or 'another base'}",
+                at=where,
+                source=source,
+                fix="look whether vLLM still calls it, and what the nearer class does instead",
+                severity=Severity.WARNING,
             )
         elif not method.calls_super and self._change(method.target) is Change.BODY:
             yield Finding(

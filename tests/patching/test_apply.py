@@ -1,0 +1,44 @@
+"""Applying a plan applies its patch rows first, in the right phase, and says so in the receipt."""
+
+from dataclasses import replace
+
+import pytest
+
+from ascend_recipes import apply
+from ascend_recipes.errors import RecipeError
+from ascend_recipes.receipts import Receipt
+from ascend_recipes.registry.load import Table, load_registry
+from ascend_recipes.schema.patch import PatchRow
+
+
+@pytest.fixture
+def with_row(toy, tmp_path, monkeypatch, plan):
+    """A plan that lists one toy row, in a registry that has it."""
+    path = tmp_path / "toy.yaml"
+    path.write_text(toy.row().model_dump_json())
+    registry = replace(load_registry(), patches=Table("patches", PatchRow, {"toy": path}))
+    monkeypatch.setattr(apply, "load_registry", lambda: registry)
+    return plan("recipe=qwen3_5_27b_a2").plan.model_copy(update={"patches": ("toy",)})
+
+
+def test_rows_of_the_plan_are_applied_in_their_phase(with_row, toy):
+    assert apply._apply_patches(with_row, "core") == ()
+    core = toy.load("core")
+    assert core.scale(1) == 2
+    (receipt,) = apply._apply_patches(with_row, "worker")
+    assert core.scale(1) == 20
+    assert (receipt.key, receipt.phase) == ("toy", "worker")
+    assert receipt.before == "toy_engine.core:scale"
+    from ascend_recipes.patching import patcher
+
+    patcher._active.clear()
+
+
+def test_row_that_the_registry_lacks_is_refused(with_row):
+    unknown = with_row.model_copy(update={"patches": ("other",)})
+    with pytest.raises(RecipeError, match=r"registry\.unknown_key"):
+        apply._apply_patches(unknown, "worker")
+
+
+def test_receipt_carries_patches():
+    assert Receipt.model_fields["patches"].default == ()
