@@ -62,6 +62,11 @@ def section_fields(section: str, kind: str) -> set[str] | None:
     return None
 
 
+def section_models(section: str) -> tuple[type[BaseModel], ...]:
+    """Every model that a section of the recipe may be."""
+    return tuple(_variants(Recipe.model_fields[section].annotation))
+
+
 def _drop_stale_fields(composition: Composition) -> dict[str, Json]:
     """Forget what files said about another kind, when the command line chose a new kind.
 

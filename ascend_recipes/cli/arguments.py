@@ -14,8 +14,17 @@ COMMANDS = {
     "plan": "print what would be started, and why",
     "check": "report findings only",
     "list": "list the recipes",
+    "show": "describe a recipe: show NAME",
+    "explain": "where a value comes from, and why: explain [KEY]",
+    "diff": "what two recipes plan differently: diff A B",
+    "init": "write a starter recipe: init [NAME] model=… hardware=…",
+    "schema": "the JSON Schema of recipe files, presets or rows: schema [NAME]",
+    "completion": "completion for a shell: bash, zsh, fish",
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
+_WITH_ARGUMENTS = frozenset({"completion", "diff", "explain", "init", "patches", "schema", "show"})
+"""Commands that take bare words."""
+
 CFG_KINDS = ("job", "hydra", "all")
 TARGETS = ("ours", "vllm-ascend")
 INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
@@ -34,6 +43,7 @@ class Invocation:
     config_dirs: tuple[Path, ...] = ()
     json: bool = False
     strict: bool = False
+    every_recipe: bool = False
     quiet: bool = False
     multirun: bool = False
     help: bool = False
@@ -125,6 +135,11 @@ FLAGS = (
         apply=lambda invocation, _: replace(invocation, multirun=True),
     ),
     Flag(
+        names=("--all",),
+        summary="check every recipe, over all cores",
+        apply=lambda invocation, _: replace(invocation, every_recipe=True),
+    ),
+    Flag(
         names=("--strict",),
         summary="warnings fail too",
         apply=lambda invocation, _: replace(invocation, strict=True),
@@ -173,13 +188,18 @@ def parse_arguments(argv: Sequence[str]) -> Invocation:
     reader = _Reader(list(argv))
     while reader.rest:
         word = reader.rest.pop(0)
-        if word.startswith("-") and word != "-":
+        if reader.completes():
+            reader.add_argument(word)
+        elif word.startswith("-") and word != "-":
             reader.read_flag(word)
         elif is_override(word):
             reader.words.append(word)
         else:
             reader.read_command(word)
-    return replace(reader.invocation, words=tuple(reader.words))
+    invocation = replace(reader.invocation, words=tuple(reader.words))
+    if invocation.every_recipe and invocation.command != "check":
+        raise _usage("cli.bad_value", "--all goes with check", fix="ascend-run check --all")
+    return invocation
 
 
 @dataclass
@@ -188,6 +208,14 @@ class _Reader:
     words: list[str] = field(default_factory=list)
     invocation: Invocation = Invocation()
     has_command: bool = False
+
+    def completes(self) -> bool:
+        """Whether the next word is one that a shell wants completed, whatever it looks like."""
+        return self.invocation.command == "completion" and self.invocation.arguments == ("words",)
+
+    def add_argument(self, word: str) -> None:
+        arguments = (*self.invocation.arguments, word)
+        self.invocation = replace(self.invocation, arguments=arguments)
 
     def read_flag(self, word: str) -> None:
         name, equals, attached = word.partition("=")
@@ -217,9 +245,8 @@ class _Reader:
             self.invocation = replace(self.invocation, command=word)
             self.has_command = True
             return
-        if self.invocation.command == "patches":
-            arguments = (*self.invocation.arguments, word)
-            self.invocation = replace(self.invocation, arguments=arguments)
+        if self.has_command and self.invocation.command in _WITH_ARGUMENTS:
+            self.add_argument(word)
             return
         if self.has_command or self.words:
             message = f"{word!r} is neither an override (key=value) nor a flag"

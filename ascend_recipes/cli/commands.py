@@ -55,6 +55,9 @@ def run_plan_command(invocation: Invocation, output: Output) -> ExitCode:
 
 def run_check(invocation: Invocation, output: Output) -> ExitCode:
     """`check`: findings only."""
+    if invocation.every_recipe:
+        _refuse_sweep(invocation)
+        return _inspecting("check --all")(invocation, output)
     if invocation.multirun:
         return _run_sweep(invocation, output)
     attempt = _attempt(invocation, invocation.words)
@@ -127,6 +130,18 @@ def run_patches(invocation: Invocation, output: Output) -> ExitCode:
     return patches.run_patches(invocation, output)
 
 
+def _inspecting(name: str) -> Callable[[Invocation, Output], ExitCode]:
+    """A command that looks at recipes; what it needs is imported when it runs."""
+
+    def run(invocation: Invocation, output: Output) -> ExitCode:
+        _refuse_sweep(invocation)
+        from ascend_recipes.cli import inspecting
+
+        return inspecting.INSPECTING[name](invocation, output)
+
+    return run
+
+
 COMMANDS: dict[str, Callable[[Invocation, Output], ExitCode]] = {
     "serve": run_serve,
     "generate": run_generate,
@@ -134,6 +149,8 @@ COMMANDS: dict[str, Callable[[Invocation, Output], ExitCode]] = {
     "check": run_check,
     "list": run_list,
     "patches": run_patches,
+} | {
+    name: _inspecting(name) for name in ("show", "explain", "diff", "init", "schema", "completion")
 }
 
 

@@ -63,6 +63,20 @@ def planned_launch(
     Raises:
         RecipeError: every finding of the stage that stopped.
     """
+    return planned_with_composition(words, config_dirs, on_stage=on_stage)[1]
+
+
+def planned_with_composition(
+    words: Sequence[str],
+    config_dirs: Sequence[Path],
+    *,
+    on_stage: StageHook = lambda _: None,
+) -> tuple[Composition, PlannedLaunch]:
+    """As `planned_launch`, with the merged tree that knows who set each value.
+
+    Raises:
+        RecipeError: every finding of the stage that stopped.
+    """
     on_stage("compose")
     composition = _composed(words, config_dirs)
     from ascend_recipes.validate import validate_recipe
@@ -74,7 +88,8 @@ def planned_launch(
         from ascend_recipes.registry.load import load_registry
         from ascend_recipes.resolve import resolve_recipe
 
-        return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
+        resolved = resolve_recipe(recipe, load_registry(), composition.source)
+        return composition, plan_launch(resolved)
     except RecipeError as error:
         raise composition.locate(error) from None
 

@@ -19,6 +19,7 @@ from ascend_recipes.schema.operation import OperationContract
 from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, UpgradeNotesRow, VersionRow
 from ascend_recipes.schema.rows import (
     BackendRow,
+    DeploymentsRow,
     HardwareRow,
     ModelRow,
     ProviderRow,
@@ -69,7 +70,8 @@ class Table(Mapping[str, RowT], Generic[RowT]):
     def source(self, key: str, *field: str) -> Source:
         """File and line of a field of the row, or of its beginning."""
         path = self.file(key)
-        return Source(origin=display_path(path), line=leaf_lines(path).get(field, 1))
+        line = leaf_lines(path).get(field, 1) if field else 1
+        return Source(origin=display_path(path), line=line)
 
     def _load(self, key: str) -> RowT:
         path = self.file(key)
@@ -88,6 +90,7 @@ class Registry:
     backends: Table[BackendRow]
     quantization: Table[QuantizationRow]
     runtimes: Table[RuntimeRow]
+    deployments: Table[DeploymentsRow]
     providers: Table[ProviderRow]
     hooks: Table[HookRow]
     patches: Table[PatchRow]
@@ -115,6 +118,7 @@ def load_registry() -> Registry:
         backends=rows("backends", BackendRow),
         quantization=rows("quantization", QuantizationRow),
         runtimes=rows("runtimes", RuntimeRow),
+        deployments=rows("deployments", DeploymentsRow),
         providers=rows("providers", ProviderRow),
         hooks=rows("hooks", HookRow),
         patches=rows("patches", PatchRow),

@@ -187,3 +187,70 @@ class ProviderRow(FactRow):
     abi: dict[str, str]
     """Package -> version that it is built for or tested with."""
     hardware: tuple[Name, ...]
+
+
+class DocumentedRole(Spec):
+    """Values that a document states for one role, by column; a column left out is not stated."""
+
+    dp: Count | None = None
+    tp: Count | None = None
+    pp: Count | None = None
+    dcp: Count | None = None
+    ep: bool | None = None
+    nodes: Count | None = None
+    instances: Count | None = None
+    seqs: Count | None = None
+    """max_num_seqs"""
+    len: Count | None = None
+    """max_model_len"""
+    tokens: Count | None = None
+    """max_num_batched_tokens"""
+    memory: float | None = None
+    """gpu_memory_utilization"""
+    block: Count | None = None
+    prefix: bool | None = None
+    draft: str | None = None
+    """Drafter and its tokens: `none`, `mtp3`, `dspark7`."""
+    graph: str | None = None
+    """Kind of the recipe's graph section."""
+    sizes: tuple[Count, ...] | None = None
+    """Capture sizes."""
+    cp: bool | None = None
+    """Tokens split over the tensor-parallel group inside attention."""
+    index: Literal["model", "int8", "fp8"] | None = None
+    """Element type of the indexer's keys."""
+    kv: Literal["model", "int8", "fp8"] | None = None
+    """Element type of keys and values."""
+    fused: bool | None = None
+    """Fused dispatch, feed-forward and combine."""
+    overlap: bool | None = None
+    """Shared expert on a side stream."""
+    shared: Literal["tp", "dp"] | None = None
+    recompute: bool | None = None
+    balance: bool | None = None
+    buffer: Count | None = None
+    """HCCL_BUFFSIZE in MB."""
+
+
+class Deployment(Spec):
+    """A deployment that a document describes, and what we make of it."""
+
+    id: Name
+    where: str
+    """Lines, section or file inside the document."""
+    weights: str | None = None
+    """Checkpoint variant of the recipe that holds the documented weights."""
+    recipe: Name | None = None
+    overrides: tuple[str, ...] = ()
+    """Words after `recipe=NAME` that reproduce a variant of the recipe's deployment."""
+    reason: str = ""
+    """Why there is no recipe."""
+    roles: dict[str, DocumentedRole] = Field(default_factory=dict)
+    differs: dict[str, str] = Field(default_factory=dict)
+    """`role.column` -> why the recipe's value is not the documented one."""
+
+
+class DeploymentsRow(FactRow):
+    """The deployments of one document."""
+
+    deployments: tuple[Deployment, ...]

@@ -37,7 +37,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"registry", "patching"}),
     frozenset({"compose"}),
     frozenset({"validate"}),
-    frozenset({"memory", "resolve", "rules", "planning", "plan", "operations_table", "operations_page"}),
+    frozenset(
+        {"memory", "resolve", "rules", "planning", "plan", "operations_table", "operations_page"}
+    ),
+    frozenset({"commands"}),
+    frozenset({"docs"}),
     frozenset({"launch"}),
     frozenset({"run"}),
     frozenset({"cli"}),

@@ -1,0 +1,86 @@
+"""Rich renderings of what the inspecting commands found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from ascend_recipes.cli.checking import Verdict
+    from ascend_recipes.commands.diff import Difference
+    from ascend_recipes.commands.explain import Explanation
+    from ascend_recipes.commands.show import Portrait
+    from ascend_recipes.schema.base import Json
+
+_ABSENT = "(none)"
+
+
+def render_explanations(items: Sequence[Explanation]) -> list[Text]:
+    """`key = value`, its layers with the winner first, the reason, and what follows from it."""
+    return [_explanation(item) for item in items]
+
+
+def _explanation(item: Explanation) -> Text:
+    text = Text()
+    text.append(f"{item.part:<6} ", style="dim").append(item.key, style="bold")
+    text.append(f" = {_value(item.value)}\n")
+    text.append("       set by   ", style="dim")
+    text.append(" <- ".join(reversed(item.layers)), style="cyan")
+    if item.because:
+        text.append("\n       because  ", style="dim").append(item.because)
+    if item.follows:
+        text.append("\n       gives    ", style="dim").append(", ".join(item.follows))
+    return text
+
+
+def render_portrait(portrait: Portrait) -> list[Text | Table]:
+    """Heading, a table of facts, sources and exceptions."""
+    head = Text(f"{portrait.name}  ", "bold").append(portrait.about, "default")
+    table = _table("", "")
+    table.show_header = False
+    for heading, fact in portrait.facts:
+        table.add_row(Text(heading, "bold"), fact)
+    for source in portrait.sources:
+        table.add_row(Text("source", "bold"), source)
+    for item in portrait.exceptions:
+        table.add_row(Text("kept although", "bold"), item)
+    return [head, table]
+
+
+def render_differences(items: Iterable[Difference], left: str, right: str) -> Table:
+    """One row a value."""
+    table = _table("planned value", left, right)
+    for item in items:
+        table.add_row(
+            item.key,
+            _value(item.left) if item.in_left else Text(_ABSENT, "dim"),
+            _value(item.right) if item.in_right else Text(_ABSENT, "dim"),
+        )
+    return table
+
+
+def render_verdicts(items: Iterable[Verdict]) -> Table:
+    """One row a recipe: its plan, or what is wrong."""
+    table = _table("recipe", "result", "plan or findings")
+    for item in items:
+        word, style = ("refused", "red") if item.refused else ("ok", "green")
+        if item.findings and not item.refused:
+            word, style = "warned", "yellow"
+        detail = "\n".join(f"{found.id}: {found.message}" for found in item.findings)
+        table.add_row(item.recipe, Text(word, style), detail or item.digest)
+    return table
+
+
+def _value(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

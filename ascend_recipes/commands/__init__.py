@@ -1,0 +1,1 @@
+"""What the commands that look at recipes compute; the command line prints it."""

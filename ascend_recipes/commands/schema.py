@@ -1,0 +1,124 @@
+"""`schema`: the JSON Schema of recipe files, presets and registry rows, for editors and tools."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.hook import HookRow
+from ascend_recipes.schema.operation import OperationContract
+from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.schema.rows import (
+    BackendRow,
+    DeploymentsRow,
+    HardwareRow,
+    ModelRow,
+    ProviderRow,
+    QuantizationRow,
+    RuntimeRow,
+)
+
+Schema = dict[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+ROWS: dict[str, type[Spec]] = {
+    "backends": BackendRow,
+    "deployments": DeploymentsRow,
+    "hardware": HardwareRow,
+    "hooks": HookRow,
+    "models": ModelRow,
+    "operations": OperationContract,
+    "providers": ProviderRow,
+    "quantization": QuantizationRow,
+    "runtimes": RuntimeRow,
+}
+SECTIONS = (
+    "attention",
+    "cache",
+    "device",
+    "drafter",
+    "env",
+    "graph",
+    "parallel",
+    "quant",
+    "roles",
+    "runtime",
+    "scheduler",
+    "site",
+)
+"""Sections that have presets."""
+
+_SET_BY_COMPOSITION = ("name", "changed", "schema_version")
+
+
+def schema_names() -> tuple[str, ...]:
+    """What a schema can be asked for."""
+    return ("recipe", *SECTIONS, *ROWS)
+
+
+def json_schema(name: str = "recipe") -> Schema:
+    """The schema of a recipe file, of a preset of a section, or of a row of a registry table.
+
+    A recipe file states a part and leaves the rest to presets: nothing is required in it, and it
+    may hold a defaults list. A preset and a row are whole.
+
+    Raises:
+        RecipeError: nothing has that name (exit code 2).
+    """
+    if name == "recipe":
+        return _recipe_file()
+    if name in SECTIONS:
+        section: Any = Recipe.model_fields[name].annotation
+        schema = _partial(TypeAdapter(section).json_schema())
+        return _headed(schema, f"{name} preset")
+    if name in ROWS:
+        return _headed(ROWS[name].model_json_schema(), f"row of registry/{name}")
+    raise recipe_error(
+        "schema.unknown_name",
+        f"there is no schema {name!r}; there are {', '.join(schema_names())}",
+        fix="ascend-run schema recipe",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def schema_files(root: Path) -> Iterator[tuple[Path, Schema]]:
+    """Every committed schema file below a checkout, with its content."""
+    for name in schema_names():
+        folder = root / ("registry" if name in ROWS else "recipes") / "schemas"
+        yield folder / f"{name}.json", json_schema(name)
+
+
+_DEFAULTS: Schema = {
+    "type": "array",
+    "description": "Presets to choose (`override /section: preset`) and the recipe to build on.",
+}
+
+
+def _recipe_file() -> Schema:
+    schema = _partial(Recipe.model_json_schema())
+    for key in _SET_BY_COMPOSITION:
+        schema["properties"].pop(key)
+    schema["properties"]["defaults"] = _DEFAULTS
+    return _headed(schema, "recipe")
+
+
+def _headed(schema: Schema, title: str) -> Schema:
+    return {"$schema": DIALECT, **schema, "title": f"ascend_recipes {title}"}
+
+
+def _partial(tree: Any) -> Any:
+    """Drop what only a whole has: required keys, and the choice of exactly one kind."""
+    if isinstance(tree, list):
+        return [_partial(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    kept = {}
+    for key, value in tree.items():
+        if key in ("required", "discriminator"):
+            continue
+        kept["anyOf" if key == "oneOf" else key] = _partial(value)
+    return kept
