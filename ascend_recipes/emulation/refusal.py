@@ -8,7 +8,12 @@ from torch import Tensor
 FLOAT32 = "dtype.float32"
 """Relaxation: float32 is admitted wherever the vendor takes bfloat16 or float16 only."""
 
-RELAXATIONS = (FLOAT32,)
+SMALL = "shape.small"
+"""Relaxation: sizes of the model's dimensions that the vendor fixes may be others."""
+FLOAT_CACHE = "cache.float32"
+"""Relaxation: caches and indexer operands that the vendor takes in 8 bits may be float32."""
+
+RELAXATIONS = (FLOAT32, SMALL, FLOAT_CACHE)
 
 _relaxed: set[str] = set()
 
@@ -33,6 +38,11 @@ def relax(relaxed: Collection[str]) -> None:
         raise ValueError(f"unknown relaxations {unknown}; known: {', '.join(RELAXATIONS)}")
     _relaxed.clear()
     _relaxed.update(relaxed)
+
+
+def relaxes(relaxation: str) -> bool:
+    """Whether the limit is lifted."""
+    return relaxation in _relaxed
 
 
 def check(condition: bool, operator: str, argument: str, problem: str, allowed: str) -> None:

@@ -15,6 +15,7 @@ from ascend_recipes.emulation import (
     recurrent,
     refusal,
 )
+from ascend_recipes.emulation.expert_kernels import EXPERT_KERNELS
 
 Kernel = Callable[..., Any]
 
@@ -49,6 +50,7 @@ KERNELS: dict[str, tuple[Kernel, Kernel]] = {
         convolution.causal_conv1d,
         convolution.causal_conv1d_meta,
     ),
+    **EXPERT_KERNELS,
 }
 """CPU kernel and Meta kernel of each operator."""
 

@@ -1,0 +1,425 @@
+"""Emulated operators that sort rows by expert and back."""
+
+# Shapes: T tokens, H hidden, K experts a token, R = T x K rows, E experts of this rank
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ascend_recipes.emulation.integer import quantize_rows
+from ascend_recipes.emulation.refusal import (
+    check,
+    check_dtype,
+    check_range,
+    check_same_dtype,
+    check_shape,
+    check_unset,
+)
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+INDEX_LIMIT = 16777215
+EXPERT_LIMIT = 10240
+PLAIN, DYNAMIC = -1, 1
+POISON = -128
+
+
+def init_routing(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = -1,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+    x_dtype: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`npu::npu_moe_init_routing_v2`: rows copied and sorted by expert, with counts.
+
+    Experts outside the active range have no rows: their index is -1 (gather) and the rows behind
+    those of the active experts are undefined.
+    """
+    name = "npu_moe_init_routing_v2"
+    check_unset(name, offset=offset, x_dtype=x_dtype)
+    _check_modes(
+        name,
+        quant_mode=quant_mode,
+        drop_pad_mode=drop_pad_mode,
+        expert_tokens_num_type=expert_tokens_num_type,
+        expert_tokens_num_flag=expert_tokens_num_flag,
+        row_idx_type=row_idx_type,
+    )
+    tokens, width = _check_rows(name, x, expert_idx, quant_mode)
+    check(0 < expert_num <= EXPERT_LIMIT, name, "expert_num", f"is {expert_num}", "1 to 10240")
+    first, last = tuple(active_expert_range) or (0, expert_num)
+    check(
+        0 <= first < last <= expert_num,
+        name,
+        "active_expert_range",
+        f"is [{first}, {last})",
+        f"a range within [0, {expert_num})",
+    )
+    check_range(name, "expert_idx", expert_idx, 0, expert_num, "experts")
+    check(active_num >= -1, name, "active_num", f"is {active_num}", "-1 or more")
+    per_token = expert_idx.shape[1]
+    flat = expert_idx.flatten().long()
+    local = (flat >= first) & (flat < last)
+    order = torch.where(local, flat, expert_num).sort(stable=True).indices
+    active = int(local.sum())
+    if 0 < active_num < active:
+        active = active_num
+    chosen = order[:active]
+    rows = x[chosen // per_token]
+    counts = torch.bincount(flat[local], minlength=expert_num)[first:last]
+    values, scales = _rows(name, rows, flat[chosen] - first, scale, quant_mode, chosen // per_token)
+    expanded = values.new_full((tokens * per_token, width), _poison(values.dtype))
+    expanded[:active] = values
+    row_scales = torch.full((tokens * per_token,), torch.nan)
+    row_scales[: scales.shape[0]] = scales
+    return expanded, _row_index(chosen, tokens * per_token, row_idx_type), counts, row_scales
+
+
+def custom_init_routing(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    scale: Tensor | None = None,
+    offset: Tensor | None = None,
+    active_num: int = -1,
+    expert_capacity: int = -1,
+    expert_num: int = -1,
+    drop_pad_mode: int = 0,
+    expert_tokens_num_type: int = 0,
+    expert_tokens_num_flag: bool = False,
+    quant_mode: int = 0,
+    active_expert_range: Sequence[int] = (),
+    row_idx_type: int = 0,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`_C_ascend::npu_moe_init_routing_custom`: the same."""
+    return init_routing(
+        x,
+        expert_idx,
+        scale=scale,
+        offset=offset,
+        active_num=active_num,
+        expert_capacity=expert_capacity,
+        expert_num=expert_num,
+        drop_pad_mode=drop_pad_mode,
+        expert_tokens_num_type=expert_tokens_num_type,
+        expert_tokens_num_flag=expert_tokens_num_flag,
+        quant_mode=quant_mode,
+        active_expert_range=active_expert_range,
+        row_idx_type=row_idx_type,
+    )
+
+
+def init_routing_meta(
+    x: Tensor,
+    expert_idx: Tensor,
+    *,
+    expert_num: int = -1,
+    active_expert_range: Sequence[int] = (),
+    quant_mode: int = -1,
+    **_: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Shapes of both."""
+    first, last = tuple(active_expert_range) or (0, expert_num)
+    rows = expert_idx.numel()
+    dtype = torch.int8 if quant_mode == DYNAMIC else x.dtype
+    return (
+        x.new_empty((rows, x.shape[1]), dtype=dtype),
+        x.new_empty((rows,), dtype=torch.int32),
+        x.new_empty((last - first,), dtype=torch.int64),
+        x.new_empty((rows,), dtype=torch.float32),
+    )
+
+
+def re_routing(
+    tokens: Tensor,
+    expert_token_num_per_rank: Tensor,
+    *,
+    per_token_scales: Tensor | None = None,
+    expert_token_num_type: int = 1,
+    idx_type: int = 0,
+    tokens_dtype: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`npu::npu_moe_re_routing`: rows sorted by source rank, then expert, to expert, then rank.
+
+    The counts are [ranks, experts]. The third output says where each new row came from.
+    """
+    name = "npu_moe_re_routing"
+    check_unset(name, tokens_dtype=tokens_dtype)
+    check_dtype(name, "tokens", tokens, (torch.float16, torch.bfloat16, torch.int8))
+    check(tokens.dim() == 2, name, "tokens", f"has {tokens.dim()} dimensions", "2")
+    counts = expert_token_num_per_rank
+    check_dtype(name, "expert_token_num_per_rank", counts, (torch.int32, torch.int64))
+    check_shape(name, "expert_token_num_per_rank", counts, (None, None), "[ranks, experts]")
+    check(expert_token_num_type == 1, name, "expert_token_num_type", "is 0", "1 (counts)")
+    check(idx_type == 0, name, "idx_type", f"is {idx_type}", "0 (gather)")
+    check_range(name, "expert_token_num_per_rank", counts, 0, 2**31, "counts")
+    used = int(counts.sum())
+    rows = tokens.shape[0]
+    check(used <= rows, name, "expert_token_num_per_rank", f"sums to {used}", f"at most {rows}")
+    sizes = counts.flatten().long()
+    cell = torch.repeat_interleave(torch.arange(sizes.numel()), sizes)
+    ranks, experts = counts.shape
+    order = ((cell % experts) * ranks + cell // experts).sort(stable=True).indices
+    moved = tokens.new_full(tokens.shape, _poison(tokens.dtype))
+    moved[:used] = tokens[order]
+    index = torch.full((rows,), -1, dtype=torch.int32)
+    index[:used] = order.int()
+    if per_token_scales is None:
+        scales = torch.full((rows,), torch.nan)
+    else:
+        check_dtype(name, "per_token_scales", per_token_scales, (torch.float32,))
+        check_shape(name, "per_token_scales", per_token_scales, (rows,), "[rows]")
+        scales = torch.full_like(per_token_scales, torch.nan)
+        scales[:used] = per_token_scales[order]
+    return moved, scales, index, counts.sum(dim=0, dtype=counts.dtype)
+
+
+def re_routing_meta(
+    tokens: Tensor,
+    expert_token_num_per_rank: Tensor,
+    *,
+    per_token_scales: Tensor | None = None,
+    **_: object,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Shapes of `npu_moe_re_routing`."""
+    rows = tokens.shape[0]
+    scales = tokens.new_empty((rows,), dtype=torch.float32)
+    counts = expert_token_num_per_rank
+    return (
+        torch.empty_like(tokens),
+        scales if per_token_scales is None else torch.empty_like(per_token_scales),
+        tokens.new_empty((rows,), dtype=torch.int32),
+        counts.new_empty((counts.shape[1],)),
+    )
+
+
+def token_permute(
+    tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """`npu::npu_moe_token_permute`: rows sorted by expert, and where each copy went."""
+    name = "npu_moe_token_permute"
+    check(not padded_mode, name, "padded_mode", "is True", "False")
+    check_dtype(name, "tokens", tokens, FLOATS)
+    check(tokens.dim() == 2, name, "tokens", f"has {tokens.dim()} dimensions", "2")
+    check(indices.dim() in (1, 2), name, "indices", f"has {indices.dim()} dimensions", "1 or 2")
+    check_dtype(name, "indices", indices, (torch.int32, torch.int64))
+    check(
+        indices.shape[0] == tokens.shape[0],
+        name,
+        "indices",
+        f"has {indices.shape[0]} rows",
+        f"{tokens.shape[0]}, as tokens",
+    )
+    per_token = indices.shape[1] if indices.dim() == 2 else 1
+    check(per_token <= 512, name, "indices", f"names {per_token} experts a token", "at most 512")
+    check(indices.numel() < INDEX_LIMIT, name, "indices", "is too long", f"below {INDEX_LIMIT}")
+    check_range(name, "indices", indices, 0, INDEX_LIMIT, "experts")
+    order = indices.flatten().sort(stable=True).indices
+    kept = order[:num_out_tokens] if num_out_tokens else order
+    return tokens[kept // per_token], order.argsort().int()
+
+
+def token_permute_meta(
+    tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None, padded_mode: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Shapes of `npu_moe_token_permute`."""
+    rows, wanted = indices.numel(), num_out_tokens or 0
+    kept = min(wanted, rows) if wanted > 0 else rows + wanted
+    return (
+        tokens.new_empty((kept, tokens.shape[1])),
+        tokens.new_empty((rows,), dtype=torch.int32),
+    )
+
+
+def token_unpermute(
+    permuted_tokens: Tensor,
+    sorted_indices: Tensor,
+    probs: Tensor | None = None,
+    padded_mode: bool = False,
+    restore_shape: Sequence[int] | None = None,
+) -> Tensor:
+    """`npu::npu_moe_token_unpermute`: gathers the rows of each token and adds them, weighted."""
+    name = "npu_moe_token_unpermute"
+    check(not padded_mode, name, "padded_mode", "is True", "False")
+    check_unset(name, restore_shape=restore_shape)
+    check_dtype(name, "permuted_tokens", permuted_tokens, FLOATS)
+    rank = permuted_tokens.dim()
+    check(rank == 2, name, "permuted_tokens", f"has {rank} dimensions", "2")
+    check_dtype(name, "sorted_indices", sorted_indices, (torch.int32,))
+    check_shape(name, "sorted_indices", sorted_indices, (None,), "[tokens x k]")
+    rows = sorted_indices.shape[0]
+    check_range(name, "sorted_indices", sorted_indices, 0, rows, "rows")
+    unique = torch.unique(sorted_indices).numel()
+    check(unique == rows, name, "sorted_indices", "repeats a row", "every row once")
+    per_token = 1
+    if probs is not None:
+        check_dtype(name, "probs", probs, FLOATS)
+        check(probs.dim() == 2, name, "probs", f"has {probs.dim()} dimensions", "2")
+        per_token = probs.shape[1]
+        check(per_token <= 512, name, "probs", f"has {per_token} columns", "at most 512")
+        check(probs.numel() == rows, name, "probs", f"has {probs.numel()} numbers", f"{rows}")
+    index = sorted_indices.long()
+    # Rows that the permutation dropped count as zeros.
+    found = permuted_tokens[index.clamp(max=permuted_tokens.shape[0] - 1)].float()
+    found = found.masked_fill((index >= permuted_tokens.shape[0])[:, None], 0.0)
+    grouped = found.view(-1, per_token, permuted_tokens.shape[1])
+    if probs is not None:
+        grouped = grouped * probs.float().unsqueeze(-1)
+    return grouped.sum(dim=1).to(permuted_tokens.dtype)
+
+
+def token_unpermute_meta(
+    permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None, *_: object
+) -> Tensor:
+    """Shape of `npu_moe_token_unpermute`."""
+    per_token = 1 if probs is None else probs.shape[1]
+    rows = sorted_indices.shape[0] // per_token
+    return permuted_tokens.new_empty((rows, permuted_tokens.shape[1]))
+
+
+def finalize_routing(
+    expanded_permuted_rows: Tensor,
+    skip1: Tensor | None,
+    skip2: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    expanded_src_to_dst_row: Tensor,
+    export_for_source_row: Tensor | None,
+    drop_pad_mode: int | None = 0,
+    k: int | None = 1,
+) -> Tensor:
+    """`npu::npu_moe_finalize_routing`: Σ scale · (row + bias of its expert), plus two addends.
+
+    The index of token t and slot k stands at k · tokens + t.
+    """
+    name = "npu_moe_finalize_routing"
+    rows = expanded_permuted_rows
+    check_dtype(name, "expanded_permuted_rows", rows, FLOATS)
+    check(rows.dim() == 2, name, "expanded_permuted_rows", f"has {rows.dim()} dimensions", "2")
+    check(drop_pad_mode == 0, name, "drop_pad_mode", f"is {drop_pad_mode}", "0")
+    index = expanded_src_to_dst_row
+    check_dtype(name, "expanded_src_to_dst_row", index, (torch.int32,))
+    check_shape(name, "expanded_src_to_dst_row", index, (rows.shape[0],), "[rows x k]")
+    check_range(name, "expanded_src_to_dst_row", index, 0, rows.shape[0], "rows")
+    check(
+        skip2 is not None or skip1 is None, name, "skip1", "is set without skip2", "both, or skip2"
+    )
+    check_same_dtype(name, rows, skip1=skip1, skip2=skip2, bias=bias, scales=scales)
+    per_token = scales.shape[1] if scales is not None else int(k or 1)
+    tokens = index.shape[0] // per_token
+    gathered = rows[index.long()].view(per_token, tokens, -1).transpose(0, 1).float()
+    if bias is not None and export_for_source_row is not None:
+        check_dtype(name, "export_for_source_row", export_for_source_row, (torch.int32,))
+        check_shape(
+            name, "export_for_source_row", export_for_source_row, (tokens, per_token), "[rows, k]"
+        )
+        check_range(
+            name, "export_for_source_row", export_for_source_row, 0, bias.shape[0], "experts"
+        )
+        gathered = gathered + bias[export_for_source_row.long()].float()
+    if scales is not None:
+        check_shape(name, "scales", scales, (tokens, per_token), "[rows, k]")
+        gathered = gathered * scales.float().unsqueeze(-1)
+    total = gathered.sum(dim=1)
+    for argument, addend in (("skip1", skip1), ("skip2", skip2)):
+        if addend is not None:
+            check_shape(name, argument, addend, tuple(total.shape), "[rows, hidden]")
+            total = total + addend.float()
+    return total.to(rows.dtype)
+
+
+def finalize_routing_meta(
+    expanded_permuted_rows: Tensor,
+    skip1: Tensor | None,
+    skip2: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    expanded_src_to_dst_row: Tensor,
+    export_for_source_row: Tensor | None,
+    drop_pad_mode: int | None = 0,
+    k: int | None = 1,
+) -> Tensor:
+    """Shape of `npu_moe_finalize_routing`."""
+    per_token = scales.shape[1] if scales is not None else int(k or 1)
+    tokens = expanded_src_to_dst_row.shape[0] // per_token
+    return expanded_permuted_rows.new_empty((tokens, expanded_permuted_rows.shape[1]))
+
+
+def _check_modes(
+    name: str,
+    *,
+    quant_mode: int,
+    drop_pad_mode: int,
+    expert_tokens_num_type: int,
+    expert_tokens_num_flag: bool,
+    row_idx_type: int,
+) -> None:
+    check(quant_mode in (PLAIN, DYNAMIC), name, "quant_mode", f"is {quant_mode}", "-1, 1 (dynamic)")
+    check(drop_pad_mode == 0, name, "drop_pad_mode", f"is {drop_pad_mode}", "0 (dropless)")
+    check(
+        expert_tokens_num_type == 1,
+        name,
+        "expert_tokens_num_type",
+        f"is {expert_tokens_num_type}",
+        "1 (counts; pairs are not emulated)",
+    )
+    check(expert_tokens_num_flag, name, "expert_tokens_num_flag", "is False", "True")
+    check(
+        row_idx_type in (0, 1),
+        name,
+        "row_idx_type",
+        f"is {row_idx_type}",
+        "0 (gather), 1 (scatter)",
+    )
+
+
+def _check_rows(name: str, x: Tensor, expert_idx: Tensor, quant_mode: int) -> tuple[int, int]:
+    check_dtype(name, "x", x, (*FLOATS, torch.int8))
+    check(x.dim() == 2, name, "x", f"has {x.dim()} dimensions", "2 ([rows, hidden])")
+    check_dtype(name, "expert_idx", expert_idx, (torch.int32,))
+    check_shape(name, "expert_idx", expert_idx, (x.shape[0], None), "[rows, k]")
+    if x.dtype == torch.int8:
+        check(quant_mode == PLAIN, name, "quant_mode", f"is {quant_mode} for int8 x", "-1")
+    return x.shape[0], x.shape[1]
+
+
+def _rows(
+    name: str, rows: Tensor, expert: Tensor, scale: Tensor | None, quant_mode: int, token: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rows as they leave, and one scale a row: computed, copied from the token, or none."""
+    if scale is not None:
+        check_dtype(name, "scale", scale, (torch.float32,))
+    if quant_mode == PLAIN:
+        if scale is None:
+            return rows, torch.empty(0)
+        check(scale.dim() == 1, name, "scale", f"has {scale.dim()} dimensions", "1 ([rows])")
+        return rows, scale[token]
+    wide = rows.float()
+    if scale is not None:
+        check_shape(name, "scale", scale, (None, rows.shape[1]), "[active experts, hidden]")
+        wide = wide * (scale[expert] if scale.shape[0] > 1 else scale)
+    return quantize_rows(wide)
+
+
+def _row_index(chosen: Tensor, rows: int, row_idx_type: int) -> Tensor:
+    index = torch.full((rows,), -1, dtype=torch.int32)
+    if row_idx_type == 1:
+        index[: chosen.shape[0]] = chosen.int()
+    else:
+        index[chosen] = torch.arange(chosen.shape[0], dtype=torch.int32)
+    return index
+
+
+def _poison(dtype: torch.dtype) -> float:
+    return torch.nan if dtype.is_floating_point else POISON
