@@ -86,7 +86,6 @@ def test_contracts_write_shapes_and_costs_that_can_be_evaluated():
     for name, contract in load_registry().operations.items():
         tensors = [*contract.inputs.values(), *contract.outputs.values()]
         shapes = set().union(*(names_in(item) for tensor in tensors for item in tensor.shape))
-        assert all(names_in(text) for text in contract.sizes.values()), name
         if contract.cost is None:
             continue
         used = names_in(contract.cost.flops) | names_in(contract.cost.bytes)

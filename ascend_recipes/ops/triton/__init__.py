@@ -1,0 +1,1 @@
+"""Triton kernels of ours. They lower to HIVM; whether they run on an NPU nobody has seen."""
