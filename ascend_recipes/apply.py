@@ -161,7 +161,17 @@ def _prepare_device(plan: LaunchPlan, shims: ExitStack) -> tuple[str, ...]:
 def _apply_patches(plan: LaunchPlan, phase: Phase) -> tuple[PatchReceipt, ...]:
     """Change what the plan's patch rows name, before hooks import modules that copy names."""
     patches = load_registry().patches
-    return apply_rows({key: patches[key] for key in plan.patches}, phase).receipts
+    rows = {key: patches[key] for key in plan.patches}
+    return apply_rows(rows, phase, hosted=_hosted_phases(plan, phase)).receipts
+
+
+def _hosted_phases(plan: LaunchPlan, phase: Phase) -> tuple[Phase, ...]:
+    """Other roles that live in this process: vLLM starts no process for a single worker."""
+    alone = plan.engine["distributed_executor_backend"] == "uni"
+    worker: tuple[Phase, ...] = ("worker",) if alone else ()
+    if phase == "frontend" and os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+        return ("core", *worker)
+    return worker if phase == "core" else ()
 
 
 def _register_hooks(rows: dict[str, HookRow], phase: Phase) -> Iterator[str]:

@@ -60,13 +60,21 @@ class _Change:
         return self.row.target + (f"[{self.row.entry}]" if self.row.entry is not None else "")
 
 
-def apply_rows(rows: Mapping[str, PatchRow], phase: Phase) -> Applied:
+def apply_rows(
+    rows: Mapping[str, PatchRow], phase: Phase, *, hosted: tuple[Phase, ...] = ()
+) -> Applied:
     """Apply the rows of a phase.
+
+    Args:
+        rows: Key -> row, of every phase.
+        phase: Role of this process, for the receipt.
+        hosted: Further roles that live in this process.
 
     Raises:
         RecipeError: every finding of every row (exit code 5); nothing was changed.
     """
-    chosen = {key: row for key, row in sorted(rows.items()) if phase in row.phases}
+    roles = {phase, *hosted}
+    chosen = {key: row for key, row in sorted(rows.items()) if not roles.isdisjoint(row.phases)}
     trees = _installed_trees(chosen)
     findings = [item for item in check_rows(chosen, trees) if item.severity is Severity.ERROR]
     broken = {item.at for item in findings if item.id in ("patch.target_missing",)}

@@ -21,7 +21,32 @@ def with_row(toy, tmp_path, monkeypatch, plan):
     return plan("recipe=qwen3_5_27b_a2").plan.model_copy(update={"patches": ("toy",)})
 
 
-def test_rows_of_the_plan_are_applied_in_their_phase(with_row, toy):
+@pytest.fixture
+def split(with_row):
+    """The same plan over two dies, whose workers are processes of their own."""
+    engine = {**with_row.engine, "distributed_executor_backend": "mp"}
+    return with_row.model_copy(update={"engine": engine})
+
+
+@pytest.mark.parametrize(
+    ("phase", "in_one_process", "hosted"),
+    [
+        ("core", "1", ("worker",)),
+        ("worker", "1", ()),
+        ("frontend", "1", ()),
+        ("frontend", "0", ("core", "worker")),
+        ("inspect", "0", ()),
+    ],
+)
+def test_single_worker_lives_in_the_core(with_row, monkeypatch, phase, in_one_process, hosted):
+    engine = {**with_row.engine, "distributed_executor_backend": "uni"}
+    one = with_row.model_copy(update={"engine": engine})
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", in_one_process)
+    assert apply._hosted_phases(one, phase) == hosted
+
+
+def test_rows_of_the_plan_are_applied_in_their_phase(split, toy):
+    with_row = split
     assert apply._apply_patches(with_row, "core") == ()
     core = toy.load("core")
     assert core.scale(1) == 2

@@ -118,7 +118,7 @@ def test_show_tells_the_history_of_a_target(document, call, key):
 @pytest.mark.parametrize(
     ("words", "code", "id", "fix"),
     [
-        (("chek",), 2, "patches.unknown_action", "ascend-run patches check"),
+        (("checks",), 2, "patches.unknown_action", "ascend-run patches check"),
         (("show",), 2, "patches.arguments", "ascend-run patches show KEY"),
         (("diff", "0.32.0"), 2, "patches.arguments", "OLD NEW"),
         (("show", "layer_rms"), 2, "patches.unknown_row", ""),
