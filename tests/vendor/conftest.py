@@ -13,7 +13,7 @@ from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.expression import names_in
 from ascend_recipes.schema.operation import Binding, OperationContract
 from tests.conftest import plan_of
-from tests.vendor.cases.drawing import Case, arguments, load_cases
+from tests.vendor.cases.drawing import Case, CaseTable, arguments, load_cases
 from tests.vendor.environment import REMEDY, SOURCE, Answer, ask
 from tests.vendor.recording import Recorded, record
 from tests.vendor.source_schemas import source_schemas
@@ -32,6 +32,8 @@ class Bound:
     operation: str
     binding: Binding
     recorded: list[Recorded]
+    error: str = ""
+    """Why it could not be run."""
 
     @property
     def name(self) -> str:
@@ -77,19 +79,26 @@ def bindings(deployments) -> list[Bound]:
     """Every binding to a vendor's operator, run on tensors of the real plan's sizes."""
     install()
     cases = load_cases()
-    found = []
-    for name, contract, binding in vendor_bindings():
-        sizes = sizes_for(contract, deployments)
-        chosen = cases.get(f"{name}@{binding_key(binding)}") or cases.get(name)
-        calls = [
-            item
-            for case in (chosen(sizes) if chosen else [Case()])
-            for item in record(
-                load_function(binding.implementation), arguments(contract, case, sizes)
-            )
-        ]
-        found.append(Bound(name, binding, calls))
-    return found
+    return [_run(*row, cases, deployments) for row in vendor_bindings()]
+
+
+def _run(
+    name: str,
+    contract: OperationContract,
+    binding: Binding,
+    cases: CaseTable,
+    deployments: list[dict[str, float]],
+) -> Bound:
+    sizes = sizes_for(contract, deployments)
+    chosen = cases.get(f"{name}@{binding_key(binding)}") or cases.get(name)
+    function = load_function(binding.implementation)
+    calls: list[Recorded] = []
+    try:
+        for case in chosen(sizes) if chosen else [Case()]:
+            calls += record(function, arguments(contract, case, sizes))
+    except Exception as error:  # noqa: BLE001 - one binding must not hide what is wrong with another
+        return Bound(name, binding, calls, f"{type(error).__name__}: {error}")
+    return Bound(name, binding, calls)
 
 
 @pytest.fixture(scope="session")

@@ -36,6 +36,11 @@ def test_torch_npu_loads_whole(answer):
     assert len(answer.registered) == REGISTERED
 
 
+def test_every_binding_runs(bindings):
+    failed = [f"{bound.name}: {bound.error}" for bound in bindings if bound.error]
+    assert not failed, "\n".join([*failed, "see tests/vendor/cases"])
+
+
 def test_every_binding_calls_its_symbol(bindings):
     silent = [
         bound.name
