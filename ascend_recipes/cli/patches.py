@@ -220,13 +220,21 @@ def _record(invocation: Invocation, output: Output) -> ExitCode:
 
 def _docs(_: Invocation, output: Output) -> ExitCode:
     from ascend_recipes.patching.documents import documents
+    from ascend_recipes.patching.readme import READMES, status_block, with_status_block
     from ascend_recipes.paths import data_root, display_path
 
-    for name, text in documents(load_registry()).items():
+    registry = load_registry()
+    for name, text in documents(registry).items():
         path = data_root() / "docs" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         output.text(display_path(path))
+    for name, language in READMES.items():
+        path = data_root() / name
+        if path.is_file():
+            block = status_block(registry, language)
+            path.write_text(with_status_block(path.read_text("utf-8"), block), encoding="utf-8")
+            output.text(display_path(path))
     return ExitCode.OK
 
 

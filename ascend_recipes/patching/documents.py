@@ -7,15 +7,14 @@ from ascend_recipes.patching.facts import Change, RecordedDefinitions, compare, 
 from ascend_recipes.patching.markdown import WRITTEN_BY, code, page, short, table
 from ascend_recipes.patching.peers import (
     PEER_BASE,
-    PEER_COUNT,
     peer_changes,
     peer_entries,
     peer_table,
     recorded_versions,
     release_counts,
 )
+from ascend_recipes.patching.readme import status_block
 from ascend_recipes.patching.report import PINNED
-from ascend_recipes.patching.shims import device_shims
 from ascend_recipes.patching.texts import HOW_IT_WORKS, NEEDED_HEAD, UPGRADE_HEAD
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.patch import Action, UpgradeNotesRow, Upstream, VersionRow
@@ -33,24 +32,6 @@ def documents(registry: Registry) -> dict[str, str]:
         name = f"vllm_{'_'.join(key.split('.')[:2])}.md"
         found[name] = upgrade_document(registry, notes)
     return found
-
-
-def status_block(registry: Registry) -> str:
-    """Lines for the status table of the README: patches beside vllm-ascend's.
-
-    The count is of rows that plans can list, not of the names that substitutes of the device
-    runtime stand for; those are counted in the same table, so that nothing hides.
-    """
-    substitutes = device_shims()
-    rows = [
-        ("monkey-patches of vLLM, all recipes", str(len(registry.patches)), str(PEER_COUNT)),
-        (
-            "names of torch lent by the device runtime, in a context",
-            str(len(substitutes)),
-            "not counted",
-        ),
-    ]
-    return table(("change to other packages", "here", "vllm-ascend at 182b75ea"), rows)
 
 
 def patches_document(registry: Registry) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_recipes.patching.documents import documents, status_block
+from ascend_recipes.patching.documents import documents
 from ascend_recipes.patching.facts import Change, LiveDefinitions, compare
 from ascend_recipes.patching.peers import (
     PEER_COUNT,
@@ -15,6 +15,7 @@ from ascend_recipes.patching.peers import (
     peer_table,
     recorded_versions,
 )
+from ascend_recipes.patching.readme import READMES, status_block, with_status_block
 from ascend_recipes.patching.record import recorded_targets, version_text
 from ascend_recipes.patching.report import PINNED
 from ascend_recipes.patching.shims import device_shims
@@ -150,8 +151,19 @@ def test_documents_name_every_symbol():
 
 def test_status_block_counts_patches_and_substitutes_apart():
     block = status_block(REGISTRY)
-    assert f"| monkey-patches of vLLM, all recipes | {len(REGISTRY.patches)} | 138 |" in block
+    assert f"| monkey-patches | {len(REGISTRY.patches)} | 138 |" in block
     assert f"| {len(device_shims())} |" in block
+    assert f"| 猴子补丁 | {len(REGISTRY.patches)} | 138 |" in status_block(REGISTRY, "zh")
+
+
+@pytest.mark.parametrize(("name", "language"), READMES.items())
+def test_block_of_the_readme_is_current(name, language):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    block = status_block(REGISTRY, language)
+    assert "<!-- patches:begin" in text
+    assert with_status_block(text, block) == text, "run ascend-run patches docs"
+    assert with_status_block(text, "other") != text
+    assert with_status_block("no markers", block) == "no markers"
 
 
 def test_few_patches_are_needed():
