@@ -1,0 +1,78 @@
+"""Generated pages and schemas are current; the schemas admit our files and refuse mistakes."""
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from ascend_recipes.commands.schema import json_schema, schema_names
+from ascend_recipes.docs.files import generated_files
+from ascend_recipes.errors import ExitCode, RecipeError
+from ascend_recipes.paths import data_root
+
+ROOT = data_root()
+FILES = dict(generated_files(ROOT))
+HINT = re.compile(r"^# yaml-language-server: \$schema=(\S+)$", re.MULTILINE)
+HINTED = sorted(
+    path
+    for pattern in ("recipes/*/*.yaml", "registry/*/*.yaml")
+    for path in ROOT.glob(pattern)
+    # Hooks belong to the code that they name; the folders of the patch plane have no schema here.
+    if path.parent.name in (*schema_names(), "recipe", "scale") and path.parent.name != "hooks"
+)
+RECIPES = sorted((ROOT / "recipes" / "recipe").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_generated_file_is_current(path: Path):
+    assert path.read_text(encoding="utf-8") == FILES[path], "run python -m ascend_recipes.docs"
+
+
+def test_no_generated_schema_is_left_over():
+    folders = (ROOT / "recipes" / "schemas", ROOT / "registry" / "schemas")
+    assert {path for folder in folders for path in folder.iterdir()} <= set(FILES)
+
+
+@pytest.mark.parametrize("path", HINTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_file_names_its_schema_for_editors_and_fits_it(path: Path):
+    text = path.read_text(encoding="utf-8")
+    found = HINT.search(text)
+    assert found is not None
+    schema_file = (path.parent / found[1]).resolve()
+    tree = yaml.safe_load(text)
+    jsonschema.validate(tree, json.loads(schema_file.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_schema_is_valid_json_schema(name):
+    jsonschema.Draft202012Validator.check_schema(json_schema(name))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"schedular": {}},
+        {"scheduler": {"max_num_seq": 4}},
+        {"parallel": {"tp": "four"}},
+        {"graph": {"kind": "half"}},
+    ],
+)
+def test_schema_of_recipe_files_refuses_a_mistake(mistake):
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(mistake, json_schema("recipe"))
+
+
+def test_unknown_schema_lists_those_that_exist():
+    with pytest.raises(RecipeError) as caught:
+        json_schema("recipes")
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "models" in caught.value.findings[0].message
+
+
+def test_gallery_and_table_claim_no_run_on_hardware():
+    text = FILES[ROOT / "docs" / "recipe-gallery.md"]
+    assert text.count("\n## ") == len(RECIPES)
+    assert "Nothing here has been verified on an NPU" in text
