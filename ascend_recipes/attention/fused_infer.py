@@ -39,7 +39,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from ascend_recipes.attention.host_lengths import HostLengths, host_lengths
-from ascend_recipes.graph.tasks import launch_with_host_lengths
+from ascend_recipes.graph.host_arguments import note_host_lengths
 from ascend_recipes.ops import operations
 
 KERNEL_BLOCK = 128
@@ -185,24 +185,23 @@ class FusedInferImpl(AttentionImpl[FusedInferMetadata]):
         key_cache, value_cache = split_cache(kv_cache, self.num_kv_heads, self.head_size)
         operations.write_kv_cache(key_TKD, value_TKD, key_cache, value_cache, attn_metadata.slots_T)
 
-        def attend(lengths: HostLengths) -> None:
-            attended_TND = operations.paged_attention(
-                query_TND,
-                key_cache,
-                value_cache,
-                block_table_RM=attn_metadata.block_table_RM,
-                query_lengths_cumulative=list(lengths.query_cumulative),
-                kv_lengths=list(lengths.kv),
-                block_size=KERNEL_BLOCK,
-                num_kv_heads=self.num_kv_heads,
-                scale=self.scale,
-                mask=_causal_mask(query.device) if attn_metadata.causal else None,
-                causal=attn_metadata.causal,
-                window=self.sliding_window,
-            )
-            output_TND.copy_(attended_TND)
-
-        launch_with_host_lengths(attend, attn_metadata.lengths, layer_name=layer.layer_name)
+        lengths = attn_metadata.lengths
+        note_host_lengths(layer.layer_name)
+        attended_TND = operations.paged_attention(
+            query_TND,
+            key_cache,
+            value_cache,
+            block_table_RM=attn_metadata.block_table_RM,
+            query_lengths_cumulative=list(lengths.query_cumulative),
+            kv_lengths=list(lengths.kv),
+            block_size=KERNEL_BLOCK,
+            num_kv_heads=self.num_kv_heads,
+            scale=self.scale,
+            mask=_causal_mask(query.device) if attn_metadata.causal else None,
+            causal=attn_metadata.causal,
+            window=self.sliding_window,
+        )
+        output_TND.copy_(attended_TND)
         return output
 
 

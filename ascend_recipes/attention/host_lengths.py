@@ -16,6 +16,13 @@ class HostLengths:
     kv: tuple[int, ...]
     """Context tokens of each request, this step's included; not cumulative."""
 
+    def operator_arguments(self) -> dict[str, list[int]]:
+        """The lengths under the names of the fused infer attention operator."""
+        return {
+            "actual_seq_lengths": list(self.query_cumulative),
+            "actual_seq_lengths_kv": list(self.kv),
+        }
+
 
 def host_lengths(common: CommonAttentionMetadata, *, exact_on_host: bool) -> HostLengths:
     """Lengths of a step, with padding tokens dealt to the padding requests.

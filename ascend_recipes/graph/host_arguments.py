@@ -1,65 +1,29 @@
-"""Operators inside a graph whose host arguments change between replays.
+"""Which captured operators take host data that changes from replay to replay.
 
-Fused attention takes sequence lengths as host lists, which capture would freeze. While a graph is
-being captured, such a launch registers how to launch it again; before every replay the graph
-wrapper gives each of them the lengths of the new step.
+Fused attention takes sequence lengths as host lists, which a capture freezes. The device's graph
+can exchange them before a replay, operator by operator in the order of their capture; here stands
+which layer each of those operators belongs to.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import partial
 
-from ascend_recipes.attention.host_lengths import HostLengths
-from ascend_recipes.worker.device.interface import DeviceGraph
-
-Launch = Callable[[HostLengths], None]
-"""Queues one operator with the given lengths."""
-
-
-@dataclass(frozen=True)
-class _Task:
-    layer_name: str
-    launch: Launch
-    update: Callable[[Callable[[], None]], None]
-
-
-@dataclass
-class GraphTasks:
-    """The updatable launches of one captured graph."""
-
-    graph: DeviceGraph
-    tasks: list[_Task] = field(default_factory=list)
-
-    def update(self, lengths_of: Callable[[str], HostLengths]) -> None:
-        """Give every launch the lengths of the coming replay.
-
-        Args:
-            lengths_of: lengths of a layer, by its name.
-        """
-        for task in self.tasks:
-            task.update(partial(task.launch, lengths_of(task.layer_name)))
-
-
-_capturing: ContextVar[GraphTasks | None] = ContextVar("capturing", default=None)
+_layers: ContextVar[list[str] | None] = ContextVar("layers", default=None)
 
 
 @contextmanager
-def capturing(tasks: GraphTasks) -> Iterator[None]:
-    """Collect the updatable launches of a capture."""
-    token = _capturing.set(tasks)
+def capturing() -> Iterator[list[str]]:
+    """Collect the layers of a capture whose operators take host lengths, in order."""
+    layers: list[str] = []
+    token = _layers.set(layers)
     try:
-        yield
+        yield layers
     finally:
-        _capturing.reset(token)
+        _layers.reset(token)
 
 
-def launch_with_host_lengths(launch: Launch, lengths: HostLengths, *, layer_name: str) -> None:
-    """Launch now; in a capture, also keep the launch so that replays can change its lengths."""
-    tasks = _capturing.get()
-    if tasks is None:
-        launch(lengths)
-        return
-    update = tasks.graph.update_task(lambda: launch(lengths))
-    tasks.tasks.append(_Task(layer_name, launch, update))
+def note_host_lengths(layer_name: str) -> None:
+    """Say that the next operator takes the host lengths of this layer."""
+    if (layers := _layers.get()) is not None:
+        layers.append(layer_name)

@@ -17,16 +17,16 @@ from vllm.forward_context import (
 
 from ascend_recipes.apply import current_plan
 from ascend_recipes.attention.fused_infer import FusedInferMetadata
-from ascend_recipes.attention.host_lengths import HostLengths
-from ascend_recipes.graph.tasks import GraphTasks, capturing
+from ascend_recipes.graph.host_arguments import capturing
 from ascend_recipes.worker.device.current import runtime_for
-from ascend_recipes.worker.device.interface import DeviceGraph
+from ascend_recipes.worker.device.interface import DeviceGraph, HostArguments
 
 
 @dataclass
 class _Captured:
     graph: DeviceGraph
-    tasks: GraphTasks
+    layers: tuple[str, ...]
+    """Layers whose operators take host lengths, in the order of capture."""
     addresses: tuple[int, ...]
     output: Any
     replays: int = 0
@@ -82,10 +82,9 @@ class StaticGraphWrapper(CUDAGraphWrapper):
         sizes = self.compilation_config.cudagraph_capture_sizes or []
         assert batch.num_tokens in sizes, f"{batch.num_tokens} tokens are not in {sizes}"
         graph = self._runtime.create_graph()
-        tasks = GraphTasks(graph)
-        with capturing(tasks):
+        with capturing() as layers:
             output = graph.capture(work, pool=self.graph_pool)
-        self._captured[batch] = _Captured(graph, tasks, addresses, output)
+        self._captured[batch] = _Captured(graph, tuple(layers), addresses, output)
         return output
 
     def _replay(
@@ -95,17 +94,16 @@ class StaticGraphWrapper(CUDAGraphWrapper):
         assert addresses == entry.addresses, (
             f"graph of {batch.num_tokens} tokens was captured with other input addresses"
         )
-        entry.tasks.update(lambda layer_name: _lengths(context, layer_name))
-        entry.graph.replay()
+        entry.graph.replay([_host_arguments(context, layer) for layer in entry.layers])
         entry.replays += 1
         return entry.output
 
 
-def _lengths(context: ForwardContext, layer_name: str) -> HostLengths:
+def _host_arguments(context: ForwardContext, layer_name: str) -> HostArguments:
     assert isinstance(context.attn_metadata, dict)
     metadata = context.attn_metadata[layer_name]
     assert isinstance(metadata, FusedInferMetadata)
-    return metadata.lengths
+    return metadata.lengths.operator_arguments()
 
 
 def _tensor_addresses(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, ...]:

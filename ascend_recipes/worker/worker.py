@@ -46,7 +46,10 @@ class AscendWorker(Worker):
         gc.collect()
         runtime.release_memory()
         self.init_snapshot = MemorySnapshot(device=self.device)
-        self.requested_memory = request_memory(self.init_snapshot, self.cache_config)
+        # A cache of a given size asks for no share of the device, which may be partly taken.
+        self.requested_memory = self.cache_config.kv_cache_memory_bytes or request_memory(
+            self.init_snapshot, self.cache_config
+        )
         self._init_workspace_and_model_runner()
         update_receipt(rank=self.rank)
 

@@ -67,15 +67,18 @@ class FakeNpu(ModuleType):
     def Event(self, *args, **kwargs):
         return self._note("Event", FakeEvent(self.calls))
 
-    def ExternalEvent(self):
-        return self._note("ExternalEvent", FakeEvent(self.calls))
-
     def NPUGraph(self):
-        replay = lambda: self._note("graph.replay")  # noqa: E731
-        return self._note("NPUGraph", SimpleNamespace(replay=replay))
+        def update(*, cpu_update_input):
+            self._note(f"graph.update {cpu_update_input}")
+
+        def replay():
+            self._note("graph.replay")
+
+        return self._note("NPUGraph", SimpleNamespace(replay=replay, update=update))
 
     @contextmanager
-    def graph(self, graph, *, pool, stream):
+    def graph(self, graph, *, pool, stream, auto_dispatch_capture):
+        assert auto_dispatch_capture
         self.calls.append("graph.begin")
         yield
         self.calls.append("graph.end")
@@ -97,19 +100,6 @@ class FakeNpu(ModuleType):
 
     def current_device(self):
         return 0
-
-    def graph_task_group_begin(self, stream):
-        self._note("group.begin")
-
-    def graph_task_group_end(self, stream):
-        return self._note("group.end", "handle")
-
-    def graph_task_update_begin(self, stream, handle):
-        assert handle == "handle"
-        self._note("update.begin")
-
-    def graph_task_update_end(self, stream):
-        self._note("update.end")
 
     def mem_get_info(self, device=None):
         return 3 << 30, 4 << 30
@@ -186,19 +176,8 @@ def test_raw_memory_is_the_same_memory(runtime: DeviceRuntime):
 def test_a_graph_returns_what_its_work_returns(runtime: DeviceRuntime):
     graph = runtime.create_graph()
     assert graph.capture(lambda: 7, pool=runtime.create_graph_pool()) == 7
-    graph.replay()
-
-
-def test_a_task_can_be_launched_again(runtime: DeviceRuntime):
-    graph, launched = runtime.create_graph(), []
-
-    def work():
-        return graph.update_task(lambda: launched.append("first"))
-
-    update = graph.capture(work, pool=None)
-    assert launched == ["first"]
-    update(lambda: launched.append("second"))
-    graph.replay()
+    graph.replay([])
+    graph.replay([{"actual_seq_lengths": [1, 2]}])
 
 
 def test_device_facts(runtime: DeviceRuntime):
@@ -243,34 +222,22 @@ def test_an_emulated_replay_writes_the_captured_result():
     result = graph.capture(lambda: source * 2, pool=None)
     address = result.data_ptr()
     source.fill_(5)
-    graph.replay()
+    graph.replay([])
     assert result.data_ptr() == address
     assert result.tolist() == [10, 10, 10]
 
 
-def test_the_npu_updates_tasks_behind_an_event():
+def test_the_npu_exchanges_host_arguments_after_the_last_replay():
     fake = FakeNpu()
     graph = NpuRuntime(fake).create_graph()
-    update = graph.capture(lambda: graph.update_task(lambda: fake._note("launch")), pool=None)
+    graph.capture(lambda: fake._note("work"), pool=None)
+    assert fake.calls == ["NPUGraph", "graph.begin", "work", "graph.end"]
     fake.calls.clear()
-    update(lambda: fake._note("launch"))
-    assert fake.calls == ["update.begin", "launch", "update.end", "event.record"]
-
-
-def test_the_npu_captures_tasks_as_a_group():
-    fake = FakeNpu()
-    graph = NpuRuntime(fake).create_graph()
-    fake.calls.clear()
-    graph.capture(lambda: graph.update_task(lambda: fake._note("launch")), pool=None)
+    graph.replay([{"actual_seq_lengths": [3]}])
     assert fake.calls == [
-        "graph.begin",
-        "ExternalEvent",
-        "event.wait",
-        "event.reset",
-        "group.begin",
-        "launch",
-        "group.end",
-        "graph.end",
+        "stream.synchronize",
+        "graph.update [{'actual_seq_lengths': [3]}]",
+        "graph.replay",
     ]
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ascend_recipes.attention.host_lengths import host_lengths
+from ascend_recipes.graph.host_arguments import capturing, note_host_lengths
 
 pytestmark = pytest.mark.vllm
 
@@ -51,3 +52,20 @@ def test_device_lengths_win_between_draft_steps():
 def test_tokens_that_fit_nowhere_are_refused():
     with pytest.raises(AssertionError):
         host_lengths(common([0, 1, 2], [5, 6], 3), exact_on_host=True)
+
+
+def test_lengths_go_by_the_names_of_the_operator():
+    lengths = host_lengths(common([0, 1, 6], [20, 5], 6), exact_on_host=True)
+    assert lengths.operator_arguments() == {
+        "actual_seq_lengths": [1, 6],
+        "actual_seq_lengths_kv": [20, 5],
+    }
+
+
+def test_a_capture_collects_layers_in_order():
+    note_host_lengths("outside")
+    with capturing() as layers:
+        note_host_lengths("layers.3")
+        note_host_lengths("layers.7")
+    note_host_lengths("after")
+    assert layers == ["layers.3", "layers.7"]

@@ -7,13 +7,13 @@ what real capture would demand (see `ascend_recipes.graph`).
 
 import os
 import resource
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ascend_recipes.worker.device.interface import DeviceStream
+from ascend_recipes.worker.device.interface import DeviceStream, HostArguments
 from ascend_recipes.worker.device.raw_memory import memory_view
 
 
@@ -75,15 +75,13 @@ class EmulatedGraph:
         self._result = work()
         return self._result
 
-    def replay(self) -> None:
-        """Run the work again; its result lands where the captured result lies."""
+    def replay(self, host_arguments: Sequence[HostArguments]) -> None:
+        """Run the work again; its result lands where the captured result lies.
+
+        The work reads its host arguments afresh, so there is nothing to exchange.
+        """
         assert self._work is not None, "replay before capture"
         _copy_tensors(self._result, self._work())
-
-    def update_task(self, launch: Callable[[], None]) -> Callable[[Callable[[], None]], None]:
-        """Launch now; replays run the Python code again, so there is nothing to update."""
-        launch()
-        return lambda _launch: None
 
 
 class EmulatedRuntime:

@@ -4,11 +4,14 @@ Two implementations exist, `npu` and `emulated`; both pass the same contract tes
 asks for the runtime of its process with `device_runtime()` and never for a device by name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
+
+HostArguments: TypeAlias = dict[str, list[int]]
+"""Arguments of one operator call that live on the host, by the operator's own names."""
 
 
 @runtime_checkable
@@ -46,18 +49,12 @@ class DeviceGraph(Protocol):
     def capture(self, work: Callable[[], Any], *, pool: object | None) -> Any:
         """Record the work and return its result, whose memory every replay writes again."""
 
-    def replay(self) -> None:
-        """Queue the recorded work: same addresses, same launches, new contents."""
-
-    def update_task(self, launch: Callable[[], None]) -> Callable[[Callable[[], None]], None]:
-        """Queue a launch whose host arguments may change between replays.
+    def replay(self, host_arguments: Sequence[HostArguments]) -> None:
+        """Queue the recorded work: same addresses, same launches, new contents.
 
         Args:
-            launch: queues exactly one operator that writes into memory that outlives the graph.
-
-        Returns:
-            A function that takes a launch of the same operator with new host arguments and
-            makes the next replay use them.
+            host_arguments: for each captured operator that takes host data which changes from
+                replay to replay, in the order of capture, its arguments by the operator's names.
         """
 
 

@@ -4,57 +4,43 @@ Nothing in this module has run on an NPU. The names and argument orders are thos
 Python sources; the contract test runs it against a recording fake.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from ascend_recipes.worker.device.interface import DeviceEvent, DeviceStream
+from ascend_recipes.worker.device.interface import DeviceEvent, DeviceStream, HostArguments
 from ascend_recipes.worker.device.raw_memory import memory_view
 
 
 class NpuGraph:
-    """`torch.npu.NPUGraph` with tasks whose host arguments change between replays.
+    """`torch.npu.NPUGraph`, captured so that torch_npu can exchange host arguments.
 
-    Operators that take lengths as host lists are captured inside a task group; before a replay
-    the group is opened for update on a second stream, the operator is launched again with new
-    lists, and an event inside the graph makes the replay wait for the update.
+    With `auto_dispatch_capture`, torch_npu puts every operator that it has a graph handler for
+    (fused infer attention among them) into a task group behind an event, and `update` launches
+    each of them again, with new host lists, on a stream of its own.
     """
 
-    def __init__(self, npu: ModuleType, update_stream: DeviceStream) -> None:
+    def __init__(self, npu: ModuleType) -> None:
         self._npu = npu
-        self._update_stream = update_stream
         self._graph: Any = npu.NPUGraph()
 
     def capture(self, work: Callable[[], Any], *, pool: object | None) -> Any:
         """Record the work on the current stream."""
-        with self._npu.graph(self._graph, pool=pool, stream=self._npu.current_stream()):
+        npu = self._npu
+        stream = npu.current_stream()
+        with npu.graph(self._graph, pool=pool, stream=stream, auto_dispatch_capture=True):
             return work()
 
-    def replay(self) -> None:
-        """Queue the recorded work."""
+    def replay(self, host_arguments: Sequence[HostArguments]) -> None:
+        """Exchange the host arguments, then queue the recorded work."""
+        if host_arguments:
+            # The last replay may still read the tasks that are about to change.
+            self._npu.current_stream().synchronize()
+            self._graph.update(cpu_update_input=list(host_arguments))
         self._graph.replay()
-
-    def update_task(self, launch: Callable[[], None]) -> Callable[[Callable[[], None]], None]:
-        """Capture one operator as a task group behind an event, and return its updater."""
-        npu, stream = self._npu, self._npu.current_stream()
-        updated = npu.ExternalEvent()
-        updated.wait(stream)
-        updated.reset(stream)
-        npu.graph_task_group_begin(stream)
-        launch()
-        handle = npu.graph_task_group_end(stream)
-
-        def update(new_launch: Callable[[], None]) -> None:
-            with npu.stream(self._update_stream):
-                npu.graph_task_update_begin(self._update_stream, handle)
-                new_launch()
-                npu.graph_task_update_end(self._update_stream)
-                updated.record(self._update_stream)
-
-        return update
 
 
 class NpuRuntime:
@@ -74,7 +60,6 @@ class NpuRuntime:
         """
         self._npu = npu
         self.device_type = device_type
-        self._update_stream: DeviceStream | None = None
 
     def select(self, index: int) -> torch.device:
         """Make the device current."""
@@ -128,10 +113,8 @@ class NpuRuntime:
         self._npu.reset_peak_memory_stats()
 
     def create_graph(self) -> NpuGraph:
-        """An empty graph; all graphs of the process share one update stream."""
-        if self._update_stream is None:
-            self._update_stream = self.create_stream()
-        return NpuGraph(self._npu, self._update_stream)
+        """An empty graph."""
+        return NpuGraph(self._npu)
 
     def create_graph_pool(self) -> object:
         """Handle of a memory pool for graphs."""
