@@ -66,6 +66,7 @@ def _check(invocation: Invocation, output: Output) -> ExitCode:
                 "pinned": report.pinned,
                 "lines": [line.to_json() for line in report.lines],
                 "findings": [item.to_json() for item in report.findings],
+                "unrecorded": list(report.unrecorded),
             },
         )
         return code

@@ -47,7 +47,12 @@ def render_report(report: Report) -> list[RenderableType]:
     for line in report.of_kind("class"):
         base = line.target.rpartition(":")[2]
         classes.add_row(line.key, base, str(line.overridden), str(line.without_super))
-    return [head, counts, classes]
+    page: list[RenderableType] = [head, counts, classes]
+    if report.unrecorded:
+        # Counted as unchanged above, because nothing is known.
+        note = f"{len(report.unrecorded)} names were never recorded for this version: "
+        page.append(Text(note + "scripts/record_vllm_evidence.sh", "yellow"))
+    return page
 
 
 def render_peers(

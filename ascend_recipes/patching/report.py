@@ -59,6 +59,8 @@ class Report:
     pinned: str
     lines: list[Line] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    unrecorded: tuple[str, ...] = ()
+    """Definitions that we rely on and about which the recorded evidence says nothing."""
 
     def of_kind(self, kind: str) -> list[Line]:
         """Lines of one kind."""
@@ -86,7 +88,8 @@ def check_version(registry: Registry, definitions: Definitions) -> Report:
         return facts is not None and facts.kind != "external"
 
     surface = our_surface(registry, exists)
-    report = Report(definitions.version, PINNED)
+    unknown = tuple(target for target in surface.uses if not definitions.knows(target))
+    report = Report(definitions.version, PINNED, unrecorded=unknown)
     check = _Check(registry, surface, pinned, definitions, report)
     check.patches(registry.patches)
     check.hooks()

@@ -135,11 +135,24 @@ def test_counts_overridden_methods_and_those_without_super():
 def test_recorded_evidence_gives_the_same_answer_as_the_sources():
     recorded = check_version(REGISTRY, RecordedDefinitions(REGISTRY.vllm_versions[PINNED]))
     live = report_of(None)
-    known = set(REGISTRY.vllm_versions[PINNED].definitions)
     assert recorded.errors == ()
-    assert [x for x in recorded.lines if x.target in known] == [
-        x for x in live.lines if x.target in known
-    ]
+    # What was added since the last recording is named instead of being passed over.
+    known = REGISTRY.vllm_versions[PINNED].definitions
+    assert not set(recorded.unrecorded) & set(known)
+    assert live.unrecorded == ()
+    assert changes(recorded) == changes(live)
+
+
+def changes(report):
+    return [(line.kind, line.key, line.target, line.change) for line in report.lines]
+
+
+def test_names_that_the_evidence_lacks_are_listed():
+    row = REGISTRY.vllm_versions[PINNED]
+    target = "vllm.v1.worker.gpu_worker:Worker.init_device"
+    fewer = {name: facts for name, facts in row.definitions.items() if name != target}
+    old = RecordedDefinitions(row.model_copy(update={"definitions": fewer}))
+    assert target in check_version(REGISTRY, old).unrecorded
 
 
 @pytest.mark.parametrize(
