@@ -148,7 +148,9 @@ def _planned_rows(invocation: Invocation) -> list[dict[str, str]]:
 def _show(_: Invocation, output: Output, key: str) -> ExitCode:
     registry = load_registry()
     facts = _row_facts(registry, key)
-    target = str(facts.get("reads_as") or facts["target"])
+    uses = registry.vllm_versions[PINNED].uses
+    hooked = (target for target, names in uses.items() if f"hook {key}" in names)
+    target = str(facts.get("reads_as") or next(hooked, facts["target"]))
     versions = recorded_versions(registry)
     events = {version: change.value for version, change in history(target, versions)}
     if output.json:
@@ -201,8 +203,9 @@ def _diff(invocation: Invocation, output: Output, old: str, new: str) -> ExitCod
 def _record(invocation: Invocation, output: Output) -> ExitCode:
     """Write the evidence of one version into the checkout's registry."""
     from ascend_recipes.patching.record import record_version, recorded_targets, write_version
-    from ascend_recipes.paths import data_root, display_path
+    from ascend_recipes.paths import display_path
 
+    checkout = _checkout("record")
     registry = load_registry()
     pinned = _live(PACKAGE, "")
     if pinned.version != PINNED:
@@ -214,7 +217,7 @@ def _record(invocation: Invocation, output: Output) -> ExitCode:
     uses = recorded_targets(registry, pinned)
     tree = _live(PACKAGE, invocation.vllm)
     row = record_version(tree, uses, uses if tree.version == PINNED else None)
-    path = write_version(data_root() / "registry" / "vllm_versions", row)
+    path = write_version(checkout / "registry" / "vllm_versions", row)
     output.text(f"{display_path(path)}: {len(row.definitions)} definitions")
     return ExitCode.OK
 
@@ -222,21 +225,36 @@ def _record(invocation: Invocation, output: Output) -> ExitCode:
 def _docs(_: Invocation, output: Output) -> ExitCode:
     from ascend_recipes.patching.documents import documents
     from ascend_recipes.patching.readme import READMES, status_block, with_status_block
-    from ascend_recipes.paths import data_root, display_path
+    from ascend_recipes.paths import display_path
 
+    checkout = _checkout("docs")
     registry = load_registry()
     for name, text in documents(registry).items():
-        path = data_root() / "docs" / name
+        path = checkout / "docs" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         output.text(display_path(path))
     for name, language in READMES.items():
-        path = data_root() / name
+        path = checkout / name
         if path.is_file():
             block = status_block(registry, language)
             path.write_text(with_status_block(path.read_text("utf-8"), block), encoding="utf-8")
             output.text(display_path(path))
     return ExitCode.OK
+
+
+def _checkout(action: str) -> Path:
+    """Folder of the checkout; an installed package has no files to write."""
+    from ascend_recipes.paths import data_root
+
+    if not (data_root() / "pyproject.toml").is_file():
+        raise recipe_error(
+            "patches.no_checkout",
+            f"patches {action} writes files of a checkout, and this is an installed package",
+            fix="run it in a checkout, installed with pip install -e",
+            exit_code=ExitCode.ENVIRONMENT,
+        )
+    return data_root()
 
 
 _ACTIONS: dict[str, tuple[Callable[..., ExitCode], tuple[str, ...]]] = {

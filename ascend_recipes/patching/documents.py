@@ -124,7 +124,7 @@ def needed_document(registry: Registry) -> str:
             for item in row.targets
         ]
         head = ("name", "purpose", PINNED, "seen at", "ours", "how", "recipes")
-        sections += [f"### `{row.file}`\n\nActs {row.condition}.", table(head, lines)]
+        sections += [f"### `{row.file}`\n\nCondition: {row.condition}.", table(head, lines)]
     return page(
         WRITTEN_BY,
         "# Which of vllm-ascend's patches are needed",

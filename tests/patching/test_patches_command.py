@@ -108,10 +108,13 @@ def test_list_of_a_recipe_has_only_what_it_needs(document, call):
     assert "0 patch rows" in call("list")[1]
 
 
-@pytest.mark.parametrize("key", ["layer_rms_norm", "vllm.v1.worker.utils:bind_kv_cache"])
+@pytest.mark.parametrize(
+    "key", ["layer_rms_norm", "kernel_state_copy", "vllm.v1.worker.utils:bind_kv_cache"]
+)
 def test_show_tells_the_history_of_a_target(document, call, key):
     _, tree = document("show", key)
     assert list(tree["versions"])[-1] == "0.33.0"
+    assert tree["versions"]["0.27.1"] == "same"
     assert key in call("show", key)[1]
 
 
@@ -132,3 +135,13 @@ def test_bad_words_are_explained(document, words, code, id, fix):
     (finding,) = tree["findings"]
     assert (found, finding["id"]) == (code, id)
     assert fix in finding.get("fix", "")
+
+
+@pytest.mark.parametrize("action", ["record", "docs"])
+def test_writing_needs_a_checkout(document, monkeypatch, tmp_path, action):
+    from ascend_recipes import paths
+
+    monkeypatch.setattr(paths, "data_root", lambda: tmp_path)
+    code, tree = document(action)
+    assert (code, tree["findings"][0]["id"]) == (4, "patches.no_checkout")
+    assert list(tmp_path.iterdir()) == []
