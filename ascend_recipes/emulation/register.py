@@ -16,6 +16,7 @@ from ascend_recipes.emulation import (
     refusal,
 )
 from ascend_recipes.emulation.expert_kernels import EXPERT_KERNELS
+from ascend_recipes.emulation.sparse_kernels import SPARSE_KERNELS
 
 Kernel = Callable[..., Any]
 
@@ -51,6 +52,7 @@ KERNELS: dict[str, tuple[Kernel, Kernel]] = {
         convolution.causal_conv1d_meta,
     ),
     **EXPERT_KERNELS,
+    **SPARSE_KERNELS,
 }
 """CPU kernel and Meta kernel of each operator."""
 
