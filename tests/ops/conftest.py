@@ -72,3 +72,12 @@ def transformers_qwen3_5():
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
     return modeling_qwen3_5
+
+
+@pytest.fixture(scope="session")
+def transformers_deepseek_v4():
+    """transformers' DeepSeek-V4 module: an implementation that is not ours."""
+    define_missing_schemas()
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4
+
+    return modeling_deepseek_v4
