@@ -1,6 +1,6 @@
 """Every vendor call of every binding, and one answer of the vendor's package about all of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -14,6 +14,7 @@ from ascend_recipes.schema.expression import names_in
 from ascend_recipes.schema.operation import Binding, OperationContract
 from tests.conftest import plan_of
 from tests.vendor.cases.drawing import Case, CaseTable, arguments, load_cases
+from tests.vendor.controls import DEFINITION, control_calls
 from tests.vendor.environment import REMEDY, SOURCE, Answer, ask
 from tests.vendor.recording import Recorded, record
 from tests.vendor.source_schemas import source_schemas
@@ -109,8 +110,24 @@ def definitions() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def answer(bindings, definitions) -> Answer:
-    """Schemas of every operator that we emulate or call, and a verdict on every recorded call."""
+def asked(bindings, definitions) -> Answer:
+    """What the vendor says about every recorded call and, at the end, the controls."""
     calls = [item.call for bound in bindings for item in bound.recorded]
     operators = {call.operator for call in calls} | set(load_schemas())
-    return ask(calls=calls, operators=operators, definitions=list(definitions.values()))
+    return ask(
+        calls=[*calls, *control_calls().values()],
+        operators=operators,
+        definitions=[*definitions.values(), DEFINITION],
+    )
+
+
+@pytest.fixture(scope="session")
+def answer(asked) -> Answer:
+    """Schemas of every operator that we emulate or call, and a verdict on every recorded call."""
+    return replace(asked, verdicts=asked.verdicts[: -len(control_calls())])
+
+
+@pytest.fixture(scope="session")
+def control_answer(asked) -> Answer:
+    """The same, with the verdicts on the controls."""
+    return replace(asked, verdicts=asked.verdicts[-len(control_calls()) :])
