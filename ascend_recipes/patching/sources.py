@@ -1,6 +1,5 @@
 """Python sources of a package without importing it: a folder, or a revision of a git repository."""
 
-import importlib.metadata
 import importlib.util
 import re
 import subprocess
@@ -53,10 +52,10 @@ class FolderSources:
             if path.is_file() and (
                 match := _VERSION_LINE.search(path.read_text("utf-8", "replace"))
             ):
-                return match[1]
+                return _public(match[1])
         for name in ("_version.py", "version.py"):
             if match := _VERSION_NAME.search(self.read(name) or ""):
-                return match[1]
+                return _public(match[1])
         return _described(self.folder) or UNKNOWN_VERSION
 
     def read(self, path: str) -> str | None:
@@ -112,14 +111,6 @@ def installed_sources(package: str) -> Sources | None:
     return FolderSources(package, Path(next(iter(spec.submodule_search_locations))))
 
 
-def installed_version(package: str) -> str | None:
-    """Version of an installed package, or none."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def sources_at(place: str, package: str) -> Sources:
     """Sources at a path that the user typed: a folder, or `REPOSITORY@REVISION`.
 
@@ -165,6 +156,11 @@ def _git(repository: Path, *words: str) -> str:
             exit_code=ExitCode.ENVIRONMENT,
         )
     return done.stdout
+
+
+def _public(version: str) -> str:
+    """Version without the build's own suffix: `0.32.0+empty` has the sources of `0.32.0`."""
+    return version.partition("+")[0]
 
 
 def _described(place: Path, revision: str = "HEAD") -> str | None:

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from ascend_recipes.schema.base import ImplementationPath, Json, Name, Spec
 
@@ -14,6 +14,12 @@ Phase: TypeAlias = Literal["frontend", "core", "worker", "inspect"]
 """vLLM process that a patch is applied in."""
 
 Digest = Annotated[str, Field(pattern=r"^([0-9a-f]{12})?$")]
+
+
+class LateSpec(Spec):
+    """A schema that is compiled when first used: most plans read none of these rows."""
+
+    model_config = ConfigDict(defer_build=True)
 
 
 class PatchAction(StrEnum):
@@ -29,14 +35,14 @@ class PatchAction(StrEnum):
     """Give a module or class variable another value."""
 
 
-class Fingerprint(Spec):
+class Fingerprint(LateSpec):
     """What a definition looked like when somebody verified the patch against it."""
 
     signature: Digest = ""
     body: Digest
 
 
-class PatchNeeds(Spec):
+class PatchNeeds(LateSpec):
     """What a plan must have for the patch to be listed; every named list must match."""
 
     traits: tuple[Name, ...] = ()
@@ -57,7 +63,7 @@ class PatchNeeds(Spec):
         return self
 
 
-class RemoveWhen(Spec):
+class RemoveWhen(LateSpec):
     """When the patch must go; the check fails once it is so."""
 
     version_at_least: str | None = None
@@ -72,7 +78,7 @@ class RemoveWhen(Spec):
         return self
 
 
-class PatchRow(Spec):
+class PatchRow(LateSpec):
     """One change to another package, verified before it is made."""
 
     target: Target
@@ -116,7 +122,7 @@ class PatchRow(Spec):
         return self.target.partition(".")[0].partition(":")[0]
 
 
-class PatchReceipt(Spec):
+class PatchReceipt(LateSpec):
     """What a process did for one row."""
 
     key: Name
@@ -158,7 +164,7 @@ class Action(StrEnum):
     """The feature behind it is not built; nothing stands in its place."""
 
 
-class PeerTarget(Spec):
+class PeerTarget(LateSpec):
     """One name that vllm-ascend assigns to."""
 
     target: Target
@@ -182,7 +188,7 @@ class PeerTarget(Spec):
     """Recipes that would otherwise need it: families, hardware or a feature; `none of ours`."""
 
 
-class PeerPatchRow(Spec):
+class PeerPatchRow(LateSpec):
     """One patch module of vllm-ascend and the names that it assigns to."""
 
     file: str
@@ -192,7 +198,7 @@ class PeerPatchRow(Spec):
     targets: tuple[PeerTarget, ...] = Field(min_length=1)
 
 
-class DefinitionFacts(Spec):
+class DefinitionFacts(LateSpec):
     """A definition as one version of vLLM has it."""
 
     kind: Literal["function", "class", "value", "external", "module"]
@@ -205,7 +211,7 @@ class DefinitionFacts(Spec):
     constructor for a class."""
 
 
-class VersionRow(Spec):
+class VersionRow(LateSpec):
     """Fingerprints of everything that we and vllm-ascend touch, for one version of vLLM."""
 
     version: str
@@ -215,7 +221,7 @@ class VersionRow(Spec):
     """Only for the pinned version: what of ours relies on a definition."""
 
 
-class UpgradeNotesRow(Spec):
+class UpgradeNotesRow(LateSpec):
     """What a person found by reading the differences of a version; judgement, not measurement."""
 
     version: str

@@ -79,6 +79,10 @@ def test_substituted_names_are_those_of_the_device_runtime():
     assert len(device_shims()) >= 10
 
 
+def test_pinned_version_is_that_of_the_native_runtime():
+    assert PINNED in REGISTRY.runtimes["native"].vllm.values()
+
+
 def test_every_name_and_version_is_in_the_table():
     assert list(recorded_versions(REGISTRY)) == VERSIONS
     table = peer_table(REGISTRY)

@@ -137,6 +137,16 @@ def test_unpacked_source_package_states_its_version(tmp_path, tree):
     assert sources_at(str(tmp_path / "pkg"), "pkg").version == "3.1"
 
 
+def test_suffix_of_a_build_is_no_other_version(tmp_path, tree):
+    folder = tmp_path / "pkg-3.1+empty.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: pkg\nVersion: 3.1+empty\n")
+    assert sources_at(str(tmp_path), "pkg").version == "3.1"
+    (folder / "METADATA").unlink()
+    (tmp_path / "pkg" / "_version.py").write_text("__version__ = version = '3.2+cpu'\n")
+    assert sources_at(str(tmp_path), "pkg").version == "3.2"
+
+
 @pytest.mark.parametrize("place", ["nowhere", ".@v1", "nowhere@v1"])
 def test_place_without_the_package(place, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
