@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ascend_recipes.compose import compose_recipe
+from ascend_recipes.compose import Composition, compose_recipe
 from ascend_recipes.errors import Finding, RecipeError
 from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.registry.load import load_registry
@@ -20,15 +20,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden plans")
 
 
-@cache
 def plan_of(*overrides: str, config_dirs: tuple[Path, ...] = ()) -> PlannedLaunch:
     """Run the light stages; the base recipe unless one is named."""
+    return composed_plan_of(*overrides, config_dirs=config_dirs)[1]
+
+
+@cache
+def composed_plan_of(
+    *overrides: str, config_dirs: tuple[Path, ...] = ()
+) -> tuple[Composition, PlannedLaunch]:
+    """As `plan_of`, with the merged tree; each set of words is planned once."""
     named = any(item.startswith("recipe=") for item in overrides)
     words = overrides if named else (f"recipe={BASE}", *overrides)
     composition = compose_recipe(words, config_dirs)
     try:
         recipe = validate_recipe(composition)
-        return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
+        resolved = resolve_recipe(recipe, load_registry(), composition.source)
+        return composition, plan_launch(resolved)
     except RecipeError as error:
         raise composition.locate(error) from None
 

@@ -1,7 +1,7 @@
 """Every generated file with the text that it should have."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,19 +13,27 @@ from ascend_recipes.docs.reference import reference_page
 from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.resolve import resolve_recipe
-from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.validate import validate_recipe
 
+PlanOf = Callable[..., PlannedLaunch]
+"""What a list of override words plans."""
 
-def generated_files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Path below a checkout and text of each generated file."""
+
+def generated_files(root: Path, plan_of: PlanOf | None = None) -> Iterator[tuple[Path, str]]:
+    """Path below a checkout and text of each generated file.
+
+    Args:
+        root: Folder of the checkout.
+        plan_of: Plans override words; for callers that have planned most of them already.
+    """
+    plan = plan_of or _planned
     for path, schema in schema_files(root):
         yield path, json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     docs = root / "docs"
     yield docs / "recipe-reference.md", reference_page()
     names = [entry.name for entry in recipe_names()]
-    yield docs / "recipe-gallery.md", gallery_page([_planned(f"recipe={name}") for name in names])
-    page = deployments_page(load_registry(), lambda words: _composed(*words))
+    yield docs / "recipe-gallery.md", gallery_page([plan(f"recipe={name}") for name in names])
+    page = deployments_page(load_registry(), lambda words: plan(*words).resolved.recipe)
     yield docs / "documented-deployments.md", page
 
 
@@ -34,8 +42,3 @@ def _planned(*words: str) -> PlannedLaunch:
     composition = compose_recipe(words)
     recipe = validate_recipe(composition)
     return plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
-
-
-@cache
-def _composed(*words: str) -> Recipe:
-    return validate_recipe(compose_recipe(words))

@@ -6,26 +6,16 @@ from pathlib import Path
 import pytest
 
 from ascend_recipes.commands.explain import PLAN, RECIPE, explain, schema_source
-from ascend_recipes.compose import Composition, compose_recipe, recipe_names
+from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.paths import PACKAGE, data_root
-from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.planning.ledger import plan_leaves
-from ascend_recipes.registry.load import load_registry
-from ascend_recipes.resolve import resolve_recipe
 from ascend_recipes.schema.plan import LaunchPlan
-from ascend_recipes.validate import validate_recipe
+from tests.conftest import composed_plan_of as planned
 from tests.registry.test_rows import defines
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 NAMES = [entry.name for entry in recipe_names()]
-
-
-@cache
-def planned(*words: str) -> tuple[Composition, PlannedLaunch]:
-    composition = compose_recipe(words)
-    recipe = validate_recipe(composition)
-    return composition, plan_launch(resolve_recipe(recipe, load_registry(), composition.source))
 
 
 @cache
@@ -36,7 +26,7 @@ def length(path: Path) -> int:
 def exists(layer: str) -> bool:
     """Whether a layer is a line of a file, a function of ours, or the command line."""
     place, _, rest = layer.rpartition(":")
-    if place.startswith("ascend_recipes.") or place.startswith("ascend_recipes:"):
+    if place.startswith(("ascend_recipes.", "ascend_recipes:")):
         return defines(layer)
     file = next((root / place for root in (data_root(), PACKAGE) if (root / place).is_file()), None)
     return file is not None and rest.isdigit() and 1 <= int(rest) <= length(file)

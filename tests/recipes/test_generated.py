@@ -12,9 +12,10 @@ from ascend_recipes.commands.schema import json_schema, schema_names
 from ascend_recipes.docs.files import generated_files
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.paths import data_root
+from tests.conftest import plan_of
 
 ROOT = data_root()
-FILES = dict(generated_files(ROOT))
+FILES = dict(generated_files(ROOT, plan_of))
 HINT = re.compile(r"^# yaml-language-server: \$schema=(\S+)$", re.MULTILINE)
 HINTED = sorted(
     path

@@ -1,0 +1,224 @@
+"""explain, show, diff, schema, completion, init and check --all: for people and for programs."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from ascend_recipes.cli.checking import check_all
+from ascend_recipes.cli.main import main
+from ascend_recipes.commands.completion import SCRIPTS
+from ascend_recipes.commands.init import starter_recipe
+from ascend_recipes.compose import recipe_names
+from ascend_recipes.errors import ExitCode, RecipeError
+from ascend_recipes.registry.load import load_registry
+
+RECIPE = "recipe=deepseek_v4_a3"
+REGISTRY = load_registry()
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Runs a command line in an empty folder: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(list(words))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def document(run):
+    """Runs a command line with --json and reads its document."""
+
+    def call(*words: str) -> dict:
+        code, out, _ = run(*words, "--json")
+        tree = json.loads(out)
+        assert tree["exit_code"] == code
+        return tree
+
+    return call
+
+
+def test_explain_shows_value_layers_and_reason(run):
+    code, out, _ = run("explain", "engine.max_num_seqs", RECIPE, "scheduler.max_num_seqs=7")
+    assert code == 0
+    assert "engine.max_num_seqs = 7" in out
+    assert "command line <- recipes/recipe/deepseek_v4_a3.yaml:" in out
+
+
+def test_explain_without_a_key_covers_the_plan(document):
+    values = document("explain", RECIPE)["values"]
+    assert {item["part"] for item in values} == {"plan"}
+    assert len(values) > 60
+    assert all(item["layers"] and item["because"] for item in values)
+
+
+def test_explain_takes_one_key(document):
+    tree = document("explain", "engine", "server", RECIPE)
+    assert tree["exit_code"] == ExitCode.USAGE
+    assert tree["findings"][0]["id"] == "cli.stray_word"
+
+
+def test_show_tells_hardware_layout_sources_and_what_runs(run, document):
+    code, out, _ = run("show", "deepseek_v4_a3_pd")
+    assert code == 0
+    for text in ("role decode", "role prefill", "16 dies (8 cards)", "DeepSeek-V4-Flash.md"):
+        assert text in out
+    tree = document("show", RECIPE)
+    assert tree["facts"]["runs on"].startswith(("planned only", "native runtime"))
+    assert tree["sources"]
+
+
+def test_show_prints_the_reasons_for_what_rules_warn_about(document):
+    tree = document("show", "qwen3_5_27b_w8a8_310p")
+    assert tree["exceptions"][0].startswith("graph.largest_batch_uncaptured: ")
+
+
+def test_diff_lists_what_differs_and_only_that(document):
+    tree = document("diff", "deepseek_v4_a3", "deepseek_v4_a3_dspark")
+    keys = {item["key"] for item in tree["differences"]}
+    assert {"drafter.kind", "features.attention.context_parallel"} <= keys
+    assert "engine.max_model_len" not in keys
+    only = next(i for i in tree["differences"] if i["key"] == "features.attention.context_parallel")
+    assert only == {"key": "features.attention.context_parallel", "right": True}
+
+
+def test_diff_of_a_recipe_with_itself_is_empty(document):
+    assert document("diff", "qwen3_5_27b_a2", "qwen3_5_27b_a2")["differences"] == []
+
+
+def test_diff_applies_overrides_to_both(document):
+    tree = document("diff", "qwen3_5_27b_w8a8_a2", "qwen3_5_27b_w8a8_a3", "serving.port=9")
+    assert "server.port" not in {item["key"] for item in tree["differences"]}
+
+
+@pytest.mark.parametrize("names", [(), ("deepseek_v4_a3",), ("a", "b", "c")])
+def test_diff_takes_two_names(document, names):
+    tree = document("diff", *names)
+    assert tree["exit_code"] == ExitCode.USAGE
+    assert tree["findings"][0]["id"] == "cli.diff_names"
+
+
+def test_schema_prints_json_for_people_and_programs(run, document):
+    code, out, _ = run("schema", "graph")
+    assert code == 0
+    assert "capture_sizes" in json.dumps(json.loads(out))
+    tree = document("schema")
+    assert tree["name"] == "recipe"
+    assert "models" in tree["names"]
+    assert tree["schema"]["properties"]["scheduler"]
+
+
+@pytest.mark.parametrize("shell", sorted(SCRIPTS))
+def test_completion_script_is_accepted_by_its_shell(run, tmp_path, shell):
+    code, out, _ = run("completion", shell)
+    assert code == 0
+    assert "ascend-run completion words" in out
+    program = shutil.which(shell)
+    if program and shell != "fish":
+        path = tmp_path / "script"
+        path.write_text(out)
+        assert subprocess.run([program, "-n", str(path)], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("prefix", "word"),
+    [
+        ("", "explain"),
+        ("exp", "explain"),
+        ("recipe=kimi", "recipe=kimi_k3_w4a8_a3_4n"),
+        ("graph=", "graph=full_decode"),
+        ("dra", "drafter="),
+        ("parallel.d", "parallel.dp="),
+        ("graph.cap", "graph.capture_sizes="),
+        ("--js", "--json"),
+    ],
+)
+def test_completion_knows_what_may_follow(run, prefix, word):
+    code, out, _ = run("completion", "words", prefix)
+    assert code == 0
+    assert word in out.splitlines()
+    assert all(line.startswith(prefix) for line in out.splitlines())
+
+
+def test_completion_of_nonsense_is_empty_and_of_an_unknown_shell_a_mistake(run, document):
+    assert run("completion", "words", "zzz") == (0, "", "")
+    assert document("completion", "tcsh")["findings"][0]["id"] == "completion.unknown_shell"
+
+
+UNSERVED = [
+    (model, "310p")
+    for model in ("deepseek_v4_flash", "deepseek_v4_pro", "glm_5", "glm_5_1", "glm_5_2", "kimi_k3")
+]
+PAIRS = [(model, machine) for model in REGISTRY.models for machine in REGISTRY.hardware]
+
+
+@pytest.mark.parametrize(("model", "hardware"), [pair for pair in PAIRS if pair not in UNSERVED])
+def test_starter_recipe_plans_without_findings(tmp_path, findings, model, hardware):
+    (tmp_path / "recipe").mkdir()
+    text = starter_recipe(REGISTRY, model=model, hardware=hardware)
+    (tmp_path / "recipe" / "starter.yaml").write_text(text)
+    assert findings("recipe=starter", config_dirs=(tmp_path,)) == ()
+
+
+@pytest.mark.parametrize(("model", "hardware"), UNSERVED)
+def test_starter_recipe_says_what_a_combination_lacks(model, hardware):
+    with pytest.raises(RecipeError) as caught:
+        starter_recipe(REGISTRY, model=model, hardware=hardware)
+    assert caught.value.findings[0].id in ("attention.no_backend", "init.no_checkpoint")
+
+
+def test_init_writes_a_new_file_and_never_over_one(run, document, tmp_path):
+    words = ("init", "mine", "model=qwen3_6_27b", "hardware=a3")
+    code, out, err = run(*words)
+    assert code == 0
+    assert "wrote" in out
+    assert "recipe=mine" in err
+    assert (tmp_path / "recipe" / "mine.yaml").is_file()
+    assert document(*words)["findings"][0]["id"] == "init.exists"
+    plan = document("plan", "recipe=mine", "--config-dir", str(tmp_path))
+    assert plan["plan"]["model"]["key"] == "qwen3_6_27b"
+
+
+def test_init_without_a_name_prints_the_recipe(run, tmp_path):
+    code, out, _ = run("init", "model=kimi_k3", "hardware=a3")
+    assert code == 0
+    assert out.startswith("# @package _global_\n")
+    assert not (tmp_path / "recipe").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "id"),
+    [
+        ((), "cli.init_words"),
+        (("model=kimi_k3",), "cli.init_words"),
+        (("model=kimi_k3", "hardware=a3", "parallel.tp=2"), "cli.init_words"),
+        (("model=kimi_k2", "hardware=a3"), "registry.unknown_key"),
+    ],
+)
+def test_init_refuses_what_it_cannot_use(document, words, id):
+    tree = document("init", *words)
+    assert tree["exit_code"] == ExitCode.USAGE
+    assert tree["findings"][0]["id"] == id
+
+
+def test_check_all_covers_every_recipe_in_parallel_and_alone(document):
+    tree = document("check", "--all")
+    assert [item["recipe"] for item in tree["recipes"]] == [item.name for item in recipe_names()]
+    assert all(item["digest"] and not item["findings"] for item in tree["recipes"])
+
+
+def test_check_all_reports_refusals(tmp_path):
+    verdicts = check_all(("parallel.tp=7",), (), workers=2)
+    assert all(item.refused for item in verdicts)
+    found = {finding.id for item in verdicts for finding in item.findings}
+    assert "parallel.heads_not_divisible" in found
+
+
+def test_all_goes_with_check_only(document):
+    assert document("plan", "--all", RECIPE)["findings"][0]["id"] == "cli.bad_value"
