@@ -33,7 +33,9 @@ HEAVY = frozenset(
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "paths", "schema"}),
-    frozenset({"operations_table", "yaml_files", "tiny_tokenizer", "receipts", "tiny"}),
+    frozenset(
+        {"operations_table", "yaml_files", "tiny_tokenizer", "tiny_weights", "receipts", "tiny"}
+    ),
     frozenset({"registry", "patching"}),
     frozenset({"compose"}),
     frozenset({"validate"}),
