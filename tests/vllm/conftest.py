@@ -19,7 +19,7 @@ from ascend_recipes.receipts import Receipt, load_receipts
 from ascend_recipes.tiny import ensure_tiny_checkpoint
 
 HOST = Path(__file__).with_name("engine_host.py")
-START_SECONDS = 180
+START_SECONDS = 300
 ANSWER_SECONDS = 180
 
 TINY = ("device=emulated", "scale=tiny", "+extra_args.max_logprobs=-1")
