@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# Builds .venv in stages. Safe to run again at any time: a finished stage is skipped, a stage that
-# was interrupted or whose content changed runs again, and an environment that does not work is
-# built anew. Packages come from wherever pip is configured to look.
+# Builds .venv in stages; `setup.sh checks` adds what only `make test` needs. Safe to run again at
+# any time: a finished stage is skipped, a stage that was interrupted or whose content changed runs
+# again, and an environment that does not work is built anew. Packages come from wherever pip is
+# configured to look.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly VENV=.venv
 readonly STAMPS=$VENV/setup
-readonly STAGES=(venv torch build_tools vllm torchvision torch_npu vllm_ascend lowering project)
+STAGES=(venv torch build_tools vllm torchvision project)
+if [ "${1:-}" = checks ]; then STAGES+=(torch_npu vllm_ascend lowering); fi
+readonly STAGES
 
 readonly TORCH="torch==2.13.0"
 readonly VLLM="vllm==0.32.0"
@@ -112,9 +115,10 @@ key_of() {
       build_tools) text+="${BUILD_TOOLS[*]}" ;;
       vllm) text+="$VLLM empty" ;;
       torchvision) text+="$TORCHVISION" ;;
-      torch_npu) text+="$TORCH_NPU $(cat scripts/cann_stub.py)" ;;
-      vllm_ascend) text+="$VLLM_ASCEND" ;;
-      lowering) text+="${COMPILERS[*]}" ;;
+      # These stand apart: only the torch that torch_npu links to matters to any of them.
+      torch_npu) text="$TORCH $TORCH_NPU $(cat scripts/cann_stub.py)" ;;
+      vllm_ascend) text="$VLLM_ASCEND" ;;
+      lowering) text="${COMPILERS[*]}" ;;
       project) text+=$(cat pyproject.toml) ;;
     esac
     [ "$stage" = "$1" ] && break

@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv" / "lowering" / "bin" / "python"
-REMEDY = "run `bash scripts/setup.sh`, which makes .venv/lowering"
+REMEDY = "run `make checks`, which makes .venv/lowering"
 
 TARGETS = {"a2": "Ascend910B3", "a3": "Ascend910_9382", "a5": "Ascend950PR_9589"}
 """One part of each generation, as the compiler names it."""

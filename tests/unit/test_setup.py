@@ -24,8 +24,8 @@ case "$*" in
 esac
 """
 NEVER = "a text that no command holds"
-AFTER_VLLM = ("torchvision==", "torch_npu==", "triton-ascend==", "-e .[dev]")
-PACKAGES = ("torch==", "setuptools_scm", "vllm==", *AFTER_VLLM)
+CHECKS = ("torch_npu==", "triton-ascend==")
+PACKAGES = ("torch==", "setuptools_scm", "vllm==", "torchvision==", "-e .[dev]")
 
 
 class Sandbox:
@@ -52,9 +52,9 @@ class Sandbox:
             **{f"STUB_{name}": value for name, value in settings.items()},
         }
 
-    def run(self, **stub: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *words: str, **stub: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
-            ["bash", "scripts/setup.sh"],
+            ["bash", "scripts/setup.sh", *words],
             cwd=self.root,
             env=self.environment(**stub),
             capture_output=True,
@@ -71,7 +71,7 @@ class Sandbox:
         return [
             name
             for line in installs
-            for name in PACKAGES
+            for name in (*PACKAGES, *CHECKS)
             if name in line.replace("--no-binary vllm", "")
         ]
 
@@ -85,8 +85,8 @@ def test_first_run_installs_every_stage_in_order(sandbox):
     result = sandbox.run()
     assert result.returncode == 0, result.stderr
     assert sandbox.installed() == list(PACKAGES)
-    for number in range(1, 10):
-        assert f"[setup {number}/9]" in result.stderr
+    for number in range(1, 7):
+        assert f"[setup {number}/6]" in result.stderr
 
 
 def test_second_run_installs_nothing(sandbox):
@@ -103,7 +103,7 @@ def test_failed_stage_says_where_the_output_is_and_runs_again(sandbox):
     assert "to resume here" in failed.stderr
     assert sandbox.installed() == ["torch==", "setuptools_scm", "vllm=="]
     assert sandbox.run().returncode == 0
-    assert sandbox.installed() == ["vllm==", *AFTER_VLLM]
+    assert sandbox.installed() == ["vllm==", "torchvision==", "-e .[dev]"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -127,7 +127,7 @@ def test_interrupted_stage_runs_again_and_finished_ones_do_not(sandbox, number):
     result = sandbox.run()
     assert result.returncode == 0, result.stderr
     assert "vllm was interrupted: again" in result.stderr
-    assert sandbox.installed() == ["vllm==", *AFTER_VLLM]
+    assert sandbox.installed() == ["vllm==", "torchvision==", "-e .[dev]"]
 
 
 def test_broken_environment_is_built_anew(sandbox):
@@ -154,6 +154,21 @@ def test_changed_project_file_runs_the_last_stage_only(sandbox):
     (sandbox.root / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     assert sandbox.run().returncode == 0
     assert sandbox.installed() == ["-e .[dev]"]
+
+
+def test_checks_add_the_vendor_stages_and_only_once(sandbox):
+    sandbox.run()
+    sandbox.installed()
+    result = sandbox.run("checks")
+    assert result.returncode == 0, result.stderr
+    assert "pip download" in sandbox.log.read_text()
+    assert sandbox.installed() == list(CHECKS)
+    (sandbox.root / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert sandbox.run("checks").returncode == 0
+    assert sandbox.installed() == ["-e .[dev]"]
+    (sandbox.root / "scripts" / "cann_stub.py").write_text("another stub")
+    assert sandbox.run("checks").returncode == 0
+    assert sandbox.installed() == ["torch_npu=="]
 
 
 def test_script_names_no_index_and_no_machine_path():

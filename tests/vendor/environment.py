@@ -17,7 +17,7 @@ TORCH_NPU = FOLDER / "torch_npu"
 STUB = FOLDER / "cann_stub"
 SOURCE = FOLDER / "vllm_ascend" / "torch_binding.cpp"
 """Operator definitions of vllm-ascend's source package."""
-REMEDY = "run `bash scripts/setup.sh`, which fills .venv/vendor"
+REMEDY = "run `make checks`, which fills .venv/vendor"
 
 
 @dataclass(frozen=True)
