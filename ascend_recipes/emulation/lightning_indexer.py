@@ -120,8 +120,16 @@ def quant_lightning_indexer_meta(
     weights: Tensor,
     query_dequant_scale: Tensor,
     key_dequant_scale: Tensor,
-    *_: object,
+    query_quant_mode: int = 0,
+    key_quant_mode: int = 0,
+    actual_seq_lengths_query: Tensor | None = None,
+    actual_seq_lengths_key: Tensor | None = None,
+    block_table: Tensor | None = None,
+    metadata: Tensor | None = None,
+    layout_query: str = "BSND",
+    layout_key: str = "BSND",
     sparse_count: int = 2048,
+    *_: object,
     **__: object,
 ) -> tuple[Tensor, Tensor]:
     """Shapes of `npu_vllm_quant_lightning_indexer`."""
