@@ -217,6 +217,8 @@ def distribute_combine(
     check_dtype(name, "expert_ids", expert_ids, (torch.int32,))
     check_dtype(name, "expert_scales", expert_scales, (torch.float32,))
     check_shape(name, "expert_scales", expert_scales, tuple(expert_ids.shape), "[tokens, k]")
+    if x_active_mask is not None:
+        _check_mask(name, expert_ids, x_active_mask)
     local = moe_expert_num // ep_world_size
     check_dtype(name, "ep_send_counts", ep_send_counts, (torch.int32,))
     check_shape(
@@ -237,11 +239,12 @@ def distribute_combine(
     out, into = received.sum(dim=1).tolist(), sent.sum(dim=1).tolist()
     rows = _exchange(group_ep, expand_x[:used][back], out, into)
     home = _exchange(group_ep, address[back], out, into)
+    check_range(name, "assist_info_for_combine", home[:, 1], 0, expert_ids.shape[0], "tokens")
+    check_range(name, "assist_info_for_combine", home[:, 2], 0, expert_ids.shape[1], "slots")
     y = torch.zeros((expert_ids.shape[0], expand_x.shape[1]), dtype=torch.float32)
     weights = expert_scales[home[:, 1], home[:, 2]]
     y.index_add_(0, home[:, 1], rows.float() * weights[:, None])
     if x_active_mask is not None:
-        _check_mask(name, expert_ids, x_active_mask)
         y[int(x_active_mask.sum()) :] = torch.nan
     return y.to(expand_x.dtype)
 
