@@ -20,6 +20,7 @@ COMMANDS = {
     "init": "write a starter recipe: init [NAME] model=… hardware=…",
     "schema": "the JSON Schema of recipe files, presets or rows: schema [NAME]",
     "completion": "completion for a shell: bash, zsh, fish",
+    "ops": "who performs each operation, what a step costs, and what loads here: ops [recipe=…]",
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
 _WITH_ARGUMENTS = frozenset({"completion", "diff", "explain", "init", "patches", "schema", "show"})

@@ -130,6 +130,14 @@ def run_patches(invocation: Invocation, output: Output) -> ExitCode:
     return patches.run_patches(invocation, output)
 
 
+def run_ops(invocation: Invocation, output: Output) -> ExitCode:
+    """`ops`: who performs each operation, and whether it loads here."""
+    _refuse_sweep(invocation)
+    from ascend_recipes.cli.operations import run_operations
+
+    return run_operations(invocation, output)
+
+
 def _inspecting(name: str) -> Callable[[Invocation, Output], ExitCode]:
     """A command that looks at recipes; what it needs is imported when it runs."""
 
@@ -148,6 +156,7 @@ COMMANDS: dict[str, Callable[[Invocation, Output], ExitCode]] = {
     "plan": run_plan_command,
     "check": run_check,
     "list": run_list,
+    "ops": run_ops,
     "patches": run_patches,
 } | {
     name: _inspecting(name) for name in ("show", "explain", "diff", "init", "schema", "completion")

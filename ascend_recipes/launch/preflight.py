@@ -10,6 +10,8 @@ from pathlib import Path
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
 from ascend_recipes.launch.audit import world_size
 from ascend_recipes.launch.environment import NATIVE
+from ascend_recipes.operations_table import abi_findings
+from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import LaunchPlan
 
 _PORTS_TO_TRY = 20
@@ -30,7 +32,10 @@ def check_machine(plan: LaunchPlan, *, serving: bool) -> None:
         RecipeError: findings about packages, devices, the checkpoint or the port. Exit code 4,
             or 3 where the checkpoint is the wrong one.
     """
-    findings = [*_topology(plan), *_packages(plan), *_devices(plan)]
+    missing = tuple(_packages(plan))
+    findings = [*_topology(plan), *missing, *_devices(plan)]
+    if not missing:
+        findings.extend(abi_findings(plan, load_registry()))
     if plan.scale == "real":
         findings.extend(_checkpoint(plan))
     if serving:
