@@ -1,4 +1,4 @@
-"""Emulated writes of single rows into the caches of DeepSeek-V4's attention."""
+"""Emulated writes of single rows into the caches of compressed attention."""
 
 # Shapes: T tokens, D row width, B blocks, P rows of a block
 

@@ -1,4 +1,4 @@
-"""Emulated compressor of DeepSeek-V4's attention, and its metadata operator."""
+"""Emulated compressor of compressed attention, and its metadata operator."""
 
 # Shapes: T tokens, H hidden, D head dim, E = coff * D, R requests, C compressed rows, r ratio,
 #         V columns of a block table, B blocks, P rows of a block, W = 2 * E, X rows of a rope

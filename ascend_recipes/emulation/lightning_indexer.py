@@ -106,6 +106,9 @@ def quant_lightning_indexer(
 
     out = torch.full((query.shape[0], 1, sparse_count), -1, dtype=torch.int32)
     weight_TN = weights * query_dequant_scale
+    fits = bool(weight_TN[: batch.request_T.numel()].isfinite().all())
+    wanted = f"products with query_dequant_scale that {weights.dtype} can hold"
+    check(fits, NAME, "weights", "overflows", wanted)
     for group in group_requests(batch):
         _select(
             query, weight_TN, key, key_dequant_scale, block_table, batch, keys_R, group,

@@ -1,4 +1,4 @@
-"""Kernels of DeepSeek-V4's attention and hyper-connections, by dispatcher name."""
+"""Kernels of compressed attention and hyper-connections, by dispatcher name."""
 
 from collections.abc import Callable
 from typing import Any

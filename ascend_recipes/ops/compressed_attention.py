@@ -1,4 +1,4 @@
-"""Bindings of DeepSeek-V4's indexer and shared-KV sparse attention to NPU operators."""
+"""Bindings of the lightning indexer and of shared-KV sparse attention to NPU operators."""
 
 # Shapes: T tokens, N heads, D head dim, R requests, B blocks, P rows of a block, W bytes or
 #         elements of a row, V columns of a block table, K selected blocks

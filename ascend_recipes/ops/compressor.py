@@ -1,4 +1,4 @@
-"""Bindings of the compressor of DeepSeek-V4's attention to NPU operators."""
+"""Bindings of the compressor of compressed attention to NPU operators."""
 
 # Shapes: T tokens, H hidden, D head dim, E = coff * D with coff 2 at ratio 4 and 1 at ratio 128,
 #         R requests, C compressed rows, r ratio, V columns of a block table, B blocks,

@@ -1,4 +1,4 @@
-"""Bindings of writes into DeepSeek-V4's latent and indexer caches to NPU operators.
+"""Bindings of writes into latent and indexer caches to NPU operators.
 
 Every function takes slots in both forms: flat (block * P + row, -1 skipped) or as (block, row)
 pairs (block -1 skipped), and converts to what its operator wants.

@@ -344,6 +344,13 @@ def integers(*values):
         ({"weights": torch.zeros(2, 64)}, r"weights.*float32"),
         ({"weights": torch.zeros(2, 63).half()}, r"weights"),
         ({"query_dequant_scale": torch.zeros(2, 64)}, r"query_dequant_scale.*float32"),
+        (
+            {
+                name: torch.full((2, 64), 300.0).half()
+                for name in ("weights", "query_dequant_scale")
+            },
+            r"weights.*overflows",
+        ),
         ({"key_dequant_scale": torch.zeros(2, 16, 1)}, r"key_dequant_scale.*float32"),
         ({"key_dequant_scale": torch.zeros(2, 16).half()}, r"key_dequant_scale"),
         ({"actual_seq_lengths_query": None}, r"both lengths"),
@@ -387,6 +394,17 @@ def test_blocks_of_an_odd_size_are_refused():
     }
     with pytest.raises(OperatorRefusedError, match="blocks of 20 rows"):
         legal(**change)
+
+
+def test_tokens_after_the_last_request_choose_nothing():
+    case = Case([(2, 60)], 16, torch.int8)
+    expected = case.select(8)
+    case.query8 = torch.cat((case.query8, case.query8))
+    case.weights = torch.cat((case.weights, torch.full((2, 64), torch.nan)))
+    case.query_scale = case.query_scale.repeat(2, 1)
+    found = case.select(8)
+    assert torch.equal(found[:2], expected)
+    assert (found[2:] == -1).all()
 
 
 def test_a_non_causal_choice_sees_the_whole_request():

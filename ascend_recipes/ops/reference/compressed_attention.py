@@ -1,4 +1,4 @@
-"""Plain indexer and shared-KV sparse attention of DeepSeek-V4, token by token."""
+"""Plain indexer and shared-KV sparse attention, token by token."""
 
 # Shapes: T tokens, N heads, D head dim, R requests, B blocks, P rows of a block, L keys,
 #         V columns of a block table, K selected blocks

@@ -1,4 +1,4 @@
-"""Plain compressor of DeepSeek-V4's attention, request by request and block by block."""
+"""Plain compressor of compressed attention, request by request and block by block."""
 
 # Shapes: T tokens, H hidden, D head dim, E = coff * D, R requests, C compressed rows, r ratio,
 #         V columns of a block table, B blocks, P rows of a block, W = 2 * E, X positions,

@@ -1,4 +1,4 @@
-"""Plain writes into DeepSeek-V4's latent and indexer caches, row by row."""
+"""Plain writes into latent and indexer caches, row by row."""
 
 # Shapes: T tokens, N heads, D row width, B blocks, P rows of a block, X any leading dimensions
 
