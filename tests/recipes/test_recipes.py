@@ -66,3 +66,16 @@ def test_the_comparison_of_scales_can_fail(plan):
     real = plan().plan
     other = plan("scale=tiny", "device=emulated", "drafter=mtp").plan
     assert not differing_fields(real, other) <= TINY_PLAN_FIELDS
+
+
+CHOICES = sorted(
+    f"{path.parent.name}={path.stem}" for path in PRESETS if path.parent.name != "device"
+)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_any_preset_over_a_recipe_plans_or_is_refused_in_words(findings, choice):
+    """Tried on the recipe with most of its own: roles, a heterogeneous cache, drafter, experts."""
+    for finding in findings("recipe=deepseek_v4_a3_pd", choice):
+        assert finding.message
+        assert finding.id.partition(".")[0] not in ("compose", "internal")
