@@ -8,6 +8,7 @@ does. Needs gcc and nm.
 """
 
 import ctypes
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -35,6 +36,8 @@ def missing_symbols(site: Path) -> list[str]:
 
 def build_stub(site: Path, output: Path) -> int:
     """Write the libraries and return how many symbols they stand in for."""
+    if missing := [tool for tool in ("gcc", "nm") if shutil.which(tool) is None]:
+        raise SystemExit(f"{' and '.join(missing)} not found: install gcc and binutils")
     names = missing_symbols(site)
     output.mkdir(parents=True, exist_ok=True)
     source = output / "stub.c"

@@ -40,6 +40,8 @@ def run_operations(invocation: Invocation, output: Output) -> ExitCode:
         output.document("ops", ExitCode.OK, _body(rows, states, findings))
         return ExitCode.OK
     output.show(_plan_table(rows, states) if invocation.words else _matrix(rows))
+    if fallen := [row for row in rows if invocation.words and row.falls_back]:
+        output.show(_fallen(fallen))
     output.show(_provider_table(states))
     if findings:
         output.show(Text("A launch on NPUs would stop here at:", "bold"))
@@ -89,6 +91,19 @@ def _plan_table(rows: Sequence[ServedOperation], states: Mapping[str, ProviderSt
             _cost(row.prefill),
         )
     return table
+
+
+def _fallen(rows: Sequence[ServedOperation]) -> Text:
+    """What plain PyTorch does at least, in one call of each operation that it serves."""
+    names = ", ".join(row.operation for row in rows)
+    steps = {"decode": [row.decode for row in rows], "prefill": [row.prefill for row in rows]}
+    sums = []
+    for step, costs in steps.items():
+        known = [cost for cost in costs if cost is not None]
+        moved, done = sum(cost.bytes for cost in known), sum(cost.flops for cost in known)
+        sums.append(f"{_short(moved)}B and {_short(done)}FLOP in a {step} step")
+    text = f"By the reference: {names}; one call of each is at least " + ", ".join(sums)
+    return Text(text, "yellow")
 
 
 def _binding(row: ServedOperation) -> Text:
