@@ -33,7 +33,9 @@ def main() -> None:
     parsed = {}
     for name, words in json.load(sys.stdin).items():
         try:
-            parsed[name] = {key: plain(value) for key, value in vars(parser.parse_args(words)).items()}
+            parsed[name] = {
+                key: plain(value) for key, value in vars(parser.parse_args(words)).items()
+            }
         except SystemExit as ending:
             parsed[name] = {"exit": ending.code}
     print(json.dumps(parsed))
