@@ -44,6 +44,8 @@ QUANT_NAME = "npu_kv_quant_sparse_attn_sharedkv"
 HALVES = (torch.float16, torch.bfloat16)
 BUDGET = 1 << 24
 """Elements of gathered keys and of scores that are held at once."""
+LONGEST = 128
+"""Most queries of a request that share window keys: more would mostly see hidden ones."""
 
 Decode = Callable[[Tensor], Tensor]
 
@@ -329,9 +331,9 @@ def _attend(
     queries, heads = int(batch.lengths_R[group[0]]), q.shape[1]
     shared = _visible(keys, keys_R, group)
     columns = 0 if keys.selected is None else min(keys.selected.shape[1], shared)
-    touched = keys.before + (shared if keys.selected is None else columns)
+    touched = keys.before + LONGEST + (shared if keys.selected is None else columns)
     cost = group.numel() * max(heads * (touched + 1), columns * q.shape[2])
-    tile = max(1, BUDGET // cost)
+    tile = max(1, min(LONGEST, BUDGET // cost))
     common = None
     if keys.selected is None and shared:
         assert keys.compressed is not None
