@@ -2,6 +2,8 @@
 
 # Shapes: T tokens of this rank, H hidden, K experts a token, E experts of this rank, W ranks
 
+from dataclasses import dataclass
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -91,20 +93,10 @@ def distribute_dispatch(
     batch = _largest_batch(name, x.shape[0], ep_world_size, global_bs)
     local = moe_expert_num // ep_world_size
     values, scale = quantize_rows(x.float()) if quant_mode == DYNAMIC else (x, None)
-    token, slot, expert = _active_rows(expert_ids, x_active_mask)
-    order = expert.sort(stable=True).indices
-    token, slot, expert = token[order], slot[order], expert[order]
-    sent = torch.bincount(expert, minlength=moe_expert_num).view(ep_world_size, local)
-    received = _exchange(group_ep, sent.flatten(), [local] * ep_world_size, [local] * ep_world_size)
-    received = received.view(ep_world_size, local)
-    out, into = sent.sum(dim=1).tolist(), received.sum(dim=1).tolist()
-    address = torch.stack((torch.full_like(token, ep_rank_id), token, slot), dim=1)
-    rows = _exchange(group_ep, values[token], out, into)
-    addresses = _exchange(group_ep, address, out, into)
-    row_scales = None if scale is None else _exchange(group_ep, scale[token], out, into)
-    by_expert = _by_expert(received)
+    rows = _active_rows(expert_ids, x_active_mask)
+    arrived = _send(values, scale, rows, group_ep, ep_rank_id, (ep_world_size, local))
+    used = arrived.values.shape[0]
     capacity = batch * ep_world_size * min(local, expert_ids.shape[1])
-    used = by_expert.shape[0]
     check(
         used <= capacity,
         name,
@@ -112,20 +104,15 @@ def distribute_dispatch(
         f"is {global_bs}, so that {used} rows do not fit {capacity}",
         "the largest batch of any rank, times the ranks",
     )
-    expanded = values.new_full((capacity, x.shape[1]), _poison(values.dtype))
-    expanded[:used] = rows[by_expert]
-    dynamic = torch.full((capacity,), torch.nan)
-    if row_scales is not None:
-        dynamic[:used] = row_scales[by_expert]
     assist = torch.full((max(expert_ids.numel(), capacity * ROW_ADDRESS),), -1, dtype=torch.int32)
-    assist[: used * 3] = addresses[by_expert].flatten().int()
-    counts = received.sum(dim=0)
+    assist[: used * 3] = arrived.address.flatten().int()
+    counts = arrived.received_WE.sum(dim=0)
     return (
-        expanded,
-        dynamic,
+        _padded(arrived.values, capacity),
+        _padded(arrived.scale, capacity),
         assist,
         counts if expert_token_nums_type == 1 else counts.cumsum(0),
-        received.t().flatten().cumsum(0).int(),
+        arrived.received_WE.t().flatten().cumsum(0).int(),
         torch.zeros(tp_world_size, dtype=torch.int32),
         torch.empty(0),
     )
@@ -308,6 +295,52 @@ def _check_mask(name: str, expert_ids: Tensor, mask: Tensor) -> None:
     active = int(mask.sum())
     leading = bool(mask[:active].all())
     check(leading, name, "x_active_mask", "has gaps", "active tokens before inactive ones")
+
+
+@dataclass(frozen=True)
+class _Arrived:
+    """Rows that reached this rank, by expert, then sender, then token."""
+
+    values: Tensor
+    scale: Tensor
+    """One a row, or empty."""
+    address: Tensor
+    """Sender, token and slot of each row."""
+    received_WE: Tensor
+
+
+def _send(
+    values: Tensor,
+    scale: Tensor | None,
+    rows: tuple[Tensor, Tensor, Tensor],
+    group: str,
+    rank: int,
+    shape: tuple[int, int],
+) -> _Arrived:
+    """Send each row to the rank of its expert; `shape` is ranks and experts of a rank."""
+    world, local = shape
+    order = rows[2].sort(stable=True).indices
+    token, slot, expert = (item[order] for item in rows)
+    sent = torch.bincount(expert, minlength=world * local)
+    received = _exchange(group, sent, [local] * world, [local] * world).view(world, local)
+    out, into = sent.view(world, local).sum(dim=1).tolist(), received.sum(dim=1).tolist()
+    address = torch.stack((torch.full_like(token, rank), token, slot), dim=1)
+    by_expert = _by_expert(received)
+    return _Arrived(
+        values=_exchange(group, values[token], out, into)[by_expert],
+        scale=torch.empty(0)
+        if scale is None
+        else _exchange(group, scale[token], out, into)[by_expert],
+        address=_exchange(group, address, out, into)[by_expert],
+        received_WE=received,
+    )
+
+
+def _padded(rows: Tensor, capacity: int) -> Tensor:
+    """Append rows that nobody wrote."""
+    padded = rows.new_full((capacity, *rows.shape[1:]), _poison(rows.dtype))
+    padded[: rows.shape[0]] = rows
+    return padded
 
 
 def _largest_batch(name: str, tokens: int, world: int, global_bs: int) -> int:
