@@ -28,12 +28,14 @@ class AscendModelRunner(GPUModelRunner):
         )
         self._zeroed_caches: list[tuple[torch.Tensor, int]] = []
 
-    def load_model(self, load_dummy_weights: bool = False) -> None:
+    def load_model(
+        self, load_dummy_weights: bool = False, *, model: torch.nn.Module | None = None
+    ) -> None:
         """Load, then capture through our wrapper where vLLM put its own.
 
         The V1 runner names vLLM's wrapper for full graphs instead of asking the platform.
         """
-        super().load_model(load_dummy_weights)
+        super().load_model(load_dummy_weights, model=model)
         if isinstance(self.model, CUDAGraphWrapper):
             self.model = StaticGraphWrapper(
                 self.model.unwrap(), self.vllm_config, runtime_mode=CUDAGraphMode.FULL

@@ -7,6 +7,7 @@ from typing import Any
 from vllm.config import CUDAGraphMode
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.platforms import current_platform
+from vllm.platforms.interface import set_assigned_physical_gpu_ids
 from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.utils.mem_utils import MemorySnapshot
 from vllm.utils.torch_utils import set_random_seed
@@ -33,8 +34,7 @@ class AscendWorker(Worker):
         """
         runtime = runtime_for(current_plan().device)
         current_platform.check_if_supports_dtype(self.model_config.dtype)
-        visible = current_platform.logical_device_id_to_visible_device_id(self.local_rank)
-        self.device = runtime.select(visible)
+        self.device = runtime.select(_visible_device(self.parallel_config, self.local_rank))
         init_worker_distributed_environment(
             self.vllm_config,
             self.rank,
@@ -105,3 +105,15 @@ class AscendWorker(Worker):
     def synchronize_device(self) -> None:
         """Block until all device work is done."""
         runtime_for(current_plan().device).synchronize(self.device)
+
+
+def _visible_device(parallel_config: Any, local_rank: int) -> int:
+    """Device of this process among the visible ones.
+
+    Outside CUDA, vLLM gives each data-parallel replica its share of the devices as a list; local
+    ranks count within it.
+    """
+    if (assigned := parallel_config.assigned_physical_gpu_ids) is not None:
+        set_assigned_physical_gpu_ids(assigned)
+    visible: int = current_platform.logical_device_id_to_visible_device_id(local_rank)
+    return visible

@@ -4,6 +4,7 @@ from collections import namedtuple
 
 import pytest
 
+from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import RecipeError
 from ascend_recipes.platform.selection import attention_backend
 from ascend_recipes.registry.load import load_registry
@@ -17,6 +18,17 @@ def test_the_backend_of_the_plan_is_picked(plan):
     named = {load_registry().backends[layer.backend].implementation for layer in made.layers}
     assert path.rpartition(".")[0] + ":" + path.rpartition(".")[2] in named
     assert path == "ascend_recipes.attention.fused_infer.FusedInferAttentionBackend"
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in recipe_names()])
+def test_every_recipe_gets_the_class_that_its_plan_names(name, plan):
+    made = plan(f"recipe={name}").plan
+    rows = [load_registry().backends[layer.backend] for layer in made.layers]
+    for row in rows:
+        if row.selector and row.implementation:
+            flags = {"use_mla": False, "use_sparse": False} | row.selector
+            path = attention_backend(made, Wanted(256, **flags))
+            assert path == row.implementation.replace(":", ".")
 
 
 def test_a_combination_outside_the_table_lists_the_legal_ones(plan):
