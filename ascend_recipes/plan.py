@@ -81,13 +81,28 @@ def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
         patches=_plan_patches(resolved, ledger) if native else (),
         features=plan_features(resolved, ledger),
         roles=plan_roles(resolved, ledger),
-        relaxed=recipe.device.relaxed if recipe.device.kind == "emulated" else (),
+        relaxed=_relaxed(resolved),
     ).with_digest()
     _explain_rest(resolved, ledger)
     blockers = tuple(
         replace(item, source=resolved.source_of(item.at)) for item in launch_blockers(resolved)
     )
     return PlannedLaunch(plan, ledger.reasons, resolved.findings, blockers, resolved)
+
+
+def _relaxed(resolved: ResolvedRecipe) -> tuple[str, ...]:
+    """Limits that the recipe lifts by name, and those that its tiny sizes or caches need lifted."""
+    recipe = resolved.recipe
+    if recipe.device.kind != "emulated":
+        return ()
+    relaxed: set[str] = set(recipe.device.relaxed)
+    if recipe.scale.kind == "tiny":
+        from ascend_recipes.tiny import tiny_family
+
+        relaxed.update(tiny_family(resolved.model.family).RELAXED)
+    if recipe.cache.kind == "heterogeneous" and recipe.cache.precision == "float":
+        relaxed.add("cache.float32")
+    return tuple(sorted(relaxed))
 
 
 def _plan_runtime(resolved: ResolvedRecipe, ledger: Ledger) -> RuntimePlan:

@@ -39,6 +39,8 @@ class TinyFamily(Protocol):
     """Every field of the language model's configuration that tiny changes, with its value."""
     REQUIRED_FACTS: tuple[str, ...]
     """Published fields that the registry row must state."""
+    RELAXED: tuple[str, ...]
+    """Limits of the hardware that the tiny sizes break; emulation lifts them."""
 
     def tiny_config(self, model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
         """Whole `config.json`."""

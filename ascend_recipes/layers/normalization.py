@@ -4,6 +4,7 @@ Legend: T tokens, H hidden size, N heads, D head dimension.
 """
 
 import torch
+from torch import nn
 from vllm.model_executor.layers.layernorm import GemmaRMSNorm, RMSNorm, RMSNormGated
 
 from ascend_recipes.ops import operations
@@ -46,3 +47,17 @@ class AscendRMSNormGated(RMSNormGated):
         assert self.group_size is None, "a norm in groups has no operation"
         activation = "sigmoid" if self.activation == "sigmoid" else "silu"
         return operations.gated_rms_norm(x, z, self.weight, epsilon=self.eps, activation=activation)
+
+
+class PlainRMSNorm(nn.Module):
+    """`w * x / rms(x)` in models of our own, which never add a residual."""
+
+    def __init__(self, size: int, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.weight = nn.Parameter(torch.ones(size), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise `[..., H]`."""
+        normed: torch.Tensor = operations.rms_norm(x, self.weight, epsilon=self.epsilon)
+        return normed

@@ -6,6 +6,7 @@ before it is written; run-time code reads it and never chooses.
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -161,6 +162,8 @@ def canonical_json(tree: Json) -> str:
 
 
 _LINE = 110
+_MANY = 16
+"""Entries from which a flat dictionary fills lines instead of taking one for each."""
 
 
 def _render(tree: Json, *, indent: int, room: int) -> str:
@@ -168,7 +171,8 @@ def _render(tree: Json, *, indent: int, room: int) -> str:
     if len(flat) <= room or not isinstance(tree, dict | list) or not tree:
         return flat
     inner = indent + 2
-    if isinstance(tree, list) and not any(isinstance(item, dict | list) for item in tree):
+    flat_values = not any(isinstance(item, dict | list) for item in _values(tree))
+    if flat_values and (isinstance(tree, list) or len(tree) > _MANY):
         return _render_scalars(tree, indent=inner)
     if isinstance(tree, dict):
         heads = [(f"{json.dumps(key, ensure_ascii=False)}: ", tree[key]) for key in sorted(tree)]
@@ -182,17 +186,27 @@ def _render(tree: Json, *, indent: int, room: int) -> str:
     return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * indent}{closing}"
 
 
-def _render_scalars(items: list[Json], *, indent: int) -> str:
-    """Fill lines with the items of a flat list, as prose is filled with words."""
+def _values(tree: dict[str, Json] | list[Json]) -> Iterable[Json]:
+    return tree.values() if isinstance(tree, dict) else tree
+
+
+def _render_scalars(tree: dict[str, Json] | list[Json], *, indent: int) -> str:
+    """Fill lines with the entries of a flat list or dictionary, as prose is filled with words."""
+    opening, closing = "{}" if isinstance(tree, dict) else "[]"
+    # Without its brackets, one entry serialised alone is what it is among others.
+    alone = [{key: tree[key]} for key in sorted(tree)] if isinstance(tree, dict) else tree
+    texts = [json.dumps(item, ensure_ascii=False) for item in alone]
+    if isinstance(tree, dict):
+        texts = [text[1:-1] for text in texts]
     lines = [" " * indent]
-    for position, item in enumerate(items):
-        text = json.dumps(item, ensure_ascii=False) + ("," if position + 1 < len(items) else "")
+    for position, entry in enumerate(texts):
+        text = entry + ("," if position + 1 < len(texts) else "")
         gap = " " if lines[-1].strip() else ""
         if gap and len(lines[-1]) + len(gap) + len(text) > _LINE:
             lines.append(" " * indent + text)
         else:
             lines[-1] += gap + text
-    return "[\n" + "\n".join(lines) + f"\n{' ' * (indent - 2)}]"
+    return f"{opening}\n" + "\n".join(lines) + f"\n{' ' * (indent - 2)}{closing}"
 
 
 def plan_digest(plan: LaunchPlan) -> str:

@@ -51,6 +51,9 @@ REQUIRED_FACTS = (
     "hc_mult",
 )
 
+RELAXED = ("shape.small",)
+"""The operators take two hidden sizes and one number of selected blocks, none of them tiny."""
+
 _REPEATED_RATIOS = (4, 128, 4, 128, 4)
 """Ratios after the first two layers: those of both published models, shortened."""
 

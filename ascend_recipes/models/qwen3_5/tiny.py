@@ -49,6 +49,9 @@ REQUIRED_FACTS = (
     "rope_parameters",
 )
 
+RELAXED: tuple[str, ...] = ()
+"""Limits of the hardware that the tiny sizes break: none."""
+
 TINY_VISION: dict[str, Json] = {
     "depth": 2,
     "hidden_size": 64,

@@ -1,0 +1,1 @@
+"""Cache layers: what a model keeps per token, as vLLM's cache specifications."""

@@ -1,0 +1,151 @@
+"""Pages of the five kinds of caches that a model with compressed context keeps.
+
+One block of the pool holds, per kind of cache, a different number of raw tokens; all kinds share
+block numbers and each layer has the same page in every block of its group.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from ascend_recipes.schema.base import Json
+
+CacheRole: TypeAlias = Literal["window", "compressed", "index_keys", "state", "index_state"]
+"""What a page holds: raw keys of the window, compressed keys, indexer keys, compressor states."""
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
+
+OVERLAPPED = 4
+"""Ratio at which a compressed row also takes the block before it."""
+
+_PACKED_ROW = 640
+"""Bytes of a packed row on A5: 64 rotated values, 448 in fp8, 7 scales, padding."""
+
+_STATE_ROWS = {
+    # Tokens per page of states by (hardware, ratio), at a block size of 128 tokens.
+    ("a2", 4): 8,
+    ("a3", 4): 8,
+    ("a5", 4): 8,
+    ("a2", 128): 32,
+    ("a3", 128): 32,
+    ("a5", 128): 16,
+}
+"""vllm-ascend's page geometry (models/layer/attention/layer.py:34-49 at 182b75ea)."""
+
+_GEOMETRY_BLOCK = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheShape:
+    """Page of one cache of one layer."""
+
+    role: CacheRole
+    ratio: int
+    """Raw tokens of one row."""
+    rows: int
+    """Rows of a page."""
+    width: int
+    """Elements of a row."""
+    dtype: str
+    window: int | None = None
+    """Tokens behind the newest that are kept; none keeps all."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Raw tokens of a block."""
+        return self.rows * self.ratio
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return self.rows * self.width * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedCaches:
+    """Facts from which the page of every cache follows."""
+
+    hardware: str
+    block: int
+    """Tokens of a window block, the recipe's block size."""
+    head: int
+    index_head: int
+    window: int
+    dtype: str
+    """Model dtype."""
+    float_index: bool = False
+    """Indexer keys and packed caches in float, for tests."""
+
+    def window_rows(self) -> CacheShape:
+        """Raw keys of the sliding window."""
+        width, dtype = self._key_row()
+        return CacheShape(
+            role="window", ratio=1, rows=self.block, width=width, dtype=dtype, window=self.window
+        )
+
+    def compressed_rows(self, ratio: int) -> CacheShape:
+        """Compressed keys."""
+        width, dtype = self._key_row()
+        return CacheShape(role="compressed", ratio=ratio, rows=self.block, width=width, dtype=dtype)
+
+    def index_rows(self) -> CacheShape:
+        """Indexer keys with a scale each, as bytes: keys of a page first, then its scales."""
+        return CacheShape(
+            role="index_keys",
+            ratio=OVERLAPPED,
+            rows=self.block,
+            width=index_row_bytes(self.index_head, self.index_dtype),
+            dtype="uint8",
+        )
+
+    def state_rows(self, ratio: int, *, index: bool = False) -> CacheShape:
+        """Keys and scores of the tokens that a compressor has not finished with, in float32."""
+        head = self.index_head if index else self.head
+        factor = 2 if ratio == OVERLAPPED else 1
+        rows = _STATE_ROWS[self.hardware, ratio] * self.block // _GEOMETRY_BLOCK
+        return CacheShape(
+            role="index_state" if index else "state",
+            ratio=1,
+            rows=rows,
+            width=2 * factor * head,
+            dtype="float32",
+            window=factor * ratio,
+        )
+
+    @property
+    def index_dtype(self) -> str:
+        """Element type of indexer keys."""
+        if self.float_index:
+            return "float32"
+        return "float8_e4m3fn" if self.hardware == "a5" else "int8"
+
+    def _key_row(self) -> tuple[int, str]:
+        if self.hardware == "a5" and not self.float_index:
+            return _PACKED_ROW, "uint8"
+        return self.head, self.dtype
+
+
+def index_row_bytes(head: int, dtype: str) -> int:
+    """Bytes of an indexer key and its scale: float16 beside int8, float32 beside the others."""
+    return head * ITEM_BYTES[dtype] + (2 if dtype == "int8" else 4)
+
+
+def compressed_caches(
+    config: Mapping[str, Json], *, hardware: str, block: int, dtype: str, float_index: bool
+) -> CompressedCaches:
+    """Read what matters from a model's configuration."""
+    return CompressedCaches(
+        hardware=hardware,
+        block=block,
+        head=_size(config, "head_dim"),
+        index_head=_size(config, "index_head_dim"),
+        window=_size(config, "sliding_window"),
+        dtype=dtype,
+        float_index=float_index,
+    )
+
+
+def _size(config: Mapping[str, Json], field: str) -> int:
+    value = config[field]
+    assert isinstance(value, int), f"{field} is {value!r}"
+    return value

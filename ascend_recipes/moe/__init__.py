@@ -1,0 +1,1 @@
+"""Routed experts through operations."""
