@@ -31,6 +31,10 @@ EXPERT_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
         microscaling.dynamic_mx_quant,
         microscaling.dynamic_mx_quant_meta,
     ),
+    "_C_ascend::npu_swiglu_group_quant": (
+        microscaling.swiglu_group_quant,
+        microscaling.swiglu_group_quant_meta,
+    ),
     "npu::npu_grouped_matmul": (
         grouped_matmul.grouped_matmul,
         grouped_matmul.grouped_matmul_meta,

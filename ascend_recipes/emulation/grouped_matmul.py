@@ -3,13 +3,13 @@
 # Shapes: R rows, K inner size, N columns, E experts
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ascend_recipes.emulation import microscaling
-from ascend_recipes.emulation.dtypes import FLOAT8_E8M0, dtype_of
+from ascend_recipes.emulation.dtypes import FLOAT4_E2M1, FLOAT8_E8M0, dtype_of
 from ascend_recipes.emulation.group_list import group_ends, row_slices
 from ascend_recipes.emulation.integer import (
     NIBBLES,
@@ -77,12 +77,12 @@ def grouped_matmul(
 ) -> list[Tensor]:
     """`npu::npu_grouped_matmul` with one x, one [E, K, N] weight (or E of [K, N]) and one output.
 
-    Float, int8 (scale per channel, optionally per token), int4 weights in int32, and microscaled.
+    Float, int8 (scale per channel, optionally per token), int4 weights in int32, and microscaled
+    (FP4 weights under FP8 rows by `antiquant_scale`).
     """
     check_unset(
         NAME,
         offset=offset,
-        antiquant_scale=antiquant_scale,
         antiquant_offset=antiquant_offset,
         activation_input=activation_input,
         activation_quant_scale=activation_quant_scale,
@@ -117,6 +117,15 @@ def grouped_matmul(
         x_code=x_dtype,
         weight_code=weight_dtype,
     )
+    if antiquant_scale:
+        check_unset(NAME, scale=scale, scale_dtype=scale_dtype, x_dtype=x_dtype)
+        pseudo = {
+            "weight_dtype": (weight_dtype, FLOAT4_E2M1),
+            "per_token_scale_dtype": (per_token_scale_dtype, FLOAT8_E8M0),
+        }
+        for argument, (code, wanted) in pseudo.items():
+            check(code == wanted, NAME, argument, f"is {code}", f"{wanted}, with antiquant_scale")
+        return [_microscaled(replace(call, scale=antiquant_scale[0]))]
     if scale_dtype is not None or per_token_scale_dtype is not None:
         for argument, code in (
             ("scale_dtype", scale_dtype),

@@ -9,10 +9,13 @@ from torch import Tensor
 
 from ascend_recipes.emulation.dtypes import FLOAT4_E2M1, FLOAT8_E8M0, dtype_of
 from ascend_recipes.emulation.refusal import (
+    SMALL,
     OperatorRefusedError,
     check,
     check_dtype,
     check_shape,
+    check_unset,
+    relaxes,
 )
 
 LOW = (torch.float16, torch.bfloat16)
@@ -57,12 +60,8 @@ def dynamic_mx_quant(
         check(width >= BLOCK, name, "input", f"has {width} elements in a row", "32 for float32")
     if dst_type in FP4_NUMBERS:
         check(width % 2 == 0, name, "input", f"has rows of odd size {width}", "even for FP4")
-    blocks = _blocks(input.float())
     fp4 = dst_type in FP4_NUMBERS
-    largest = blocks.abs().amax(dim=-1)
-    bits = largest.contiguous().view(torch.int32)
-    byte = ((bits >> 23) - (E2M1_EXPONENT if fp4 else E4M3_EXPONENT)).clamp(0, 254)
-    scaled = (blocks / _power(byte).unsqueeze(-1)).flatten(-2)[..., :width]
+    byte, scaled = _scale_blocks(input, E2M1_EXPONENT if fp4 else E4M3_EXPONENT)
     values = _to_fp4(scaled) if fp4 else _to_fp8(scaled)
     return values, _pair(byte.to(torch.uint8))
 
@@ -84,6 +83,67 @@ def dynamic_mx_quant_meta(
     if dst_type in FP4_NUMBERS:
         return input.new_empty((*lead, width // 2), dtype=torch.uint8), scale
     return input.new_empty(input.shape, dtype=dtype_of("", "dst_type", dst_type)), scale
+
+
+def swiglu_group_quant(
+    x: Tensor,
+    topk_weight: Tensor | None,
+    group_index: Tensor | None,
+    dst_type: int = 39,
+    quant_mode: int = 1,
+    group_size: int = 128,
+    round_scale: bool = False,
+    ue8m0_scale: bool = False,
+    output_origin: bool = False,
+    group_list_type: int = 0,
+    clamp_value: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`_C_ascend::npu_swiglu_group_quant` in its microscaled mode: SwiGLU, rounded, then MXFP8.
+
+    The third output, the activation itself, is undefined unless asked for.
+    """
+    name = "npu_swiglu_group_quant"
+    check_unset(name, topk_weight=topk_weight, group_index=group_index)
+    check_dtype(name, "x", x, LOW)
+    check(quant_mode == 2, name, "quant_mode", f"is {quant_mode}", "2 (microscaled)")
+    check(dst_type == torch.float8_e4m3fn, name, "dst_type", f"is {dst_type}", "float8_e4m3fn")
+    check(not output_origin, name, "output_origin", "is True", "False")
+    width = x.shape[-1]
+    check(
+        width % 128 == 0 or (width % 2 == 0 and relaxes(SMALL)),
+        name,
+        "x",
+        f"has a last dimension of {width}",
+        "a multiple of 128",
+    )
+    gate, up = x.float().chunk(2, dim=-1)
+    if clamp_value > 0:
+        gate, up = gate.clamp(max=clamp_value), up.clamp(-clamp_value, clamp_value)
+    y = (gate / (1.0 + torch.exp(-gate)) * up).to(x.dtype)
+    byte, scaled = _scale_blocks(y, E4M3_EXPONENT)
+    bits = _pair(byte.to(torch.uint8)).view(torch.float8_e8m0fnu)
+    return _to_fp8(scaled), bits, torch.full_like(y, torch.nan)
+
+
+def swiglu_group_quant_meta(
+    x: Tensor, topk_weight: Tensor | None, group_index: Tensor | None, *_: object, **__: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Shapes of `npu_swiglu_group_quant`."""
+    shape = (*x.shape[:-1], x.shape[-1] // 2)
+    pairs = -(-shape[-1] // (2 * BLOCK))
+    return (
+        x.new_empty(shape, dtype=torch.float8_e4m3fn),
+        x.new_empty((*shape[:-1], pairs, 2), dtype=torch.float8_e8m0fnu),
+        x.new_empty(shape),
+    )
+
+
+def _scale_blocks(values: Tensor, largest_exponent: int) -> tuple[Tensor, Tensor]:
+    """Scale bytes of the blocks, and the values divided by their scales."""
+    blocks = _blocks(values.float())
+    bits = blocks.abs().amax(dim=-1).contiguous().view(torch.int32)
+    byte = ((bits >> 23) - largest_exponent).clamp(0, 254)
+    return byte, (blocks / _power(byte).unsqueeze(-1)).flatten(-2)[..., : values.shape[-1]]
 
 
 def matmul(

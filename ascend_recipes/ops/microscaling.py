@@ -84,6 +84,42 @@ def grouped_mx_matmul_npu(
     return y
 
 
+def grouped_mx_w4a8_matmul_npu(
+    x_RK: Tensor,
+    weight_EKN: Tensor,
+    token_scale: Tensor,
+    weight_scale: Tensor,
+    group_list_E: Tensor,
+    *,
+    cumulative: bool,
+    output_dtype: torch.dtype,
+) -> Tensor:
+    """MXFP8 rows by MXFP4 weights on `npu::npu_grouped_matmul`."""
+    y: Tensor = torch.ops.npu.npu_grouped_matmul(
+        [x_RK],
+        [weight_EKN],
+        antiquant_scale=[weight_scale],
+        per_token_scale=[token_scale],
+        group_list=group_list_E,
+        split_item=2,
+        group_type=0,
+        group_list_type=CUMULATIVE if cumulative else COUNTS,
+        output_dtype=output_dtype,
+        weight_dtype=FLOAT4_E2M1,
+        per_token_scale_dtype=E8M0,
+    )[0]
+    return y
+
+
+def swiglu_mx_quant_npu(x_T2I: Tensor, *, limit: float = 0.0) -> tuple[Tensor, Tensor]:
+    """SwiGLU to MXFP8 on `_C_ascend::npu_swiglu_group_quant`."""
+    quantized, scale, _ = torch.ops._C_ascend.npu_swiglu_group_quant(
+        x_T2I, None, None, dst_type=torch.float8_e4m3fn, quant_mode=2, clamp_value=limit
+    )
+    # Bytes, as every other microscaled operator takes and returns them.
+    return quantized, scale.view(torch.uint8)
+
+
 def _is_fp4(kind: str) -> bool:
     kinds = {"float8_e4m3fn": False, "float4_e2m1": True}
     if kind not in kinds:

@@ -56,6 +56,10 @@ CALLS = {
         {"pertoken_scale": torch.rand(3), "output_dtype": 15},
     ),
     "npu::npu_dynamic_mx_quant": ((bfloat(3, 34),), {}),
+    "_C_ascend::npu_swiglu_group_quant": (
+        (bfloat(3, 128), None, None),
+        {"dst_type": torch.float8_e4m3fn, "quant_mode": 2},
+    ),
     "npu::npu_grouped_matmul": (([bfloat(3, 16)], [bfloat(2, 16, 8)]), GROUPED),
     "npu::npu_grouped_matmul_swiglu_quant": (
         (int8(5, 16), int8(2, 16, 8), ENDS, torch.rand(2, 8), torch.rand(5)),

@@ -130,6 +130,48 @@ def test_grouped_mx_matmul_binding(counts, cumulative, kind, reference, agree):
     agree("grouped_mx_matmul", found, reference("grouped_mx_matmul")(*arguments, **options))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize("counts", [[1], [3, 0, 2], [0, 7], [0, 0, 5, 1], [2, 2]])
+def test_grouped_w4a8_matmul_binding(counts, cumulative, dtype, reference, agree):
+    layers = [quantized_layer(1, 96, 24, "float4_e2m1") for _ in counts]
+    q, s = microscaling.mx_quant_npu(torch.randn(sum(counts), 96), kind="float8_e4m3fn")
+    weight = torch.stack([layer[1].t() for layer in layers]).transpose(1, 2)
+    scale = torch.stack([layer[3] for layer in layers])
+    numbers = torch.tensor(counts)
+    arguments = (q, weight, s, scale, numbers.cumsum(0) if cumulative else numbers)
+    options = {"cumulative": cumulative, "output_dtype": dtype}
+    found = microscaling.grouped_mx_w4a8_matmul_npu(*arguments, **options)
+    expected = reference("grouped_mx_w4a8_matmul")(*arguments, **options)
+    agree("grouped_mx_w4a8_matmul", found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("limit", [0.0, 2.0])
+@pytest.mark.parametrize("shape", [(1, 128), (5, 256), (3, 2, 384), (33, 128), (2, 640)])
+def test_swiglu_mx_quant_binding(shape, limit, dtype, reference):
+    x = (torch.randn(shape) * 3).to(dtype)
+    values, scale = microscaling.swiglu_mx_quant_npu(x, limit=limit)
+    expected, expected_scale = reference("swiglu_mx_quant")(x, limit=limit)
+    assert torch.equal(scale, expected_scale)
+    opened, wanted = (
+        reference_microscaling.mx_dequant(
+            item.flatten(0, -2), scale.flatten(0, -3), kind="float8_e4m3fn"
+        )
+        for item in (values, expected)
+    )
+    # The two ways to write silu may round a bfloat16 apart, which is at most one step of float8.
+    assert (opened - wanted).abs().max() <= 2**-3 * wanted.abs().max()
+    assert (opened != wanted).float().mean() < 0.01
+
+
+def test_the_wrong_half_as_gate_changes_the_result():
+    x = torch.randn(4, 256).bfloat16()
+    swapped = torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1)
+    first, second = (microscaling.swiglu_mx_quant_npu(item)[0].float() for item in (x, swapped))
+    assert not torch.allclose(first, second, rtol=0.1)
+
+
 def test_a_microscaled_layer_reproduces_the_matrix_product():
     x, weight = torch.randn(16, 512), torch.randn(512, 64)
     for kind, error in (("float8_e4m3fn", 0.05), ("float4_e2m1", 0.25)):

@@ -91,6 +91,13 @@ LEGAL = {
         "weight_assist_matrix": [z(2, 16)],
     },
     "npu::npu_clipped_swiglu": {"x": z(3, 8)},
+    "_C_ascend::npu_swiglu_group_quant": {
+        "x": z(3, 128, dtype=BF16),
+        "topk_weight": None,
+        "group_index": None,
+        "dst_type": torch.float8_e4m3fn,
+        "quant_mode": 2,
+    },
     "npu::npu_dequant_swiglu_quant": DEQUANT,
     "_C_ascend::npu_dequant_swiglu_quant": DEQUANT,
     "_C_ascend::npu_rms_norm_dynamic_quant": {"x": z(3, 8, dtype=BF16), "gamma": z(8, dtype=BF16)},
@@ -128,12 +135,23 @@ MX_GMM = {
 }
 
 
+W4A8_GMM = {
+    "x": [e4m3(3, 64)],
+    "weight": [u8(2, 4, 32).transpose(1, 2)],
+    "antiquant_scale": [u8(2, 1, 4, 2)],
+    "per_token_scale": [u8(3, 1, 2)],
+    "output_dtype": 15,
+    "weight_dtype": 296,
+    "per_token_scale_dtype": 293,
+}
+
+
 @pytest.mark.parametrize("name", LEGAL)
 def test_the_unchanged_call_is_legal(name):
     call(name, **LEGAL[name])
 
 
-@pytest.mark.parametrize("form", [INT8_GMM, INT4_GMM, MX_GMM])
+@pytest.mark.parametrize("form", [INT8_GMM, INT4_GMM, MX_GMM, W4A8_GMM])
 def test_the_other_forms_of_the_grouped_product_are_legal(form):
     call("npu::npu_grouped_matmul", **{**LEGAL["npu::npu_grouped_matmul"], **form})
 
@@ -275,7 +293,21 @@ REFUSED = [
     ("npu::npu_grouped_matmul", {"bias": [z(2, 4, dtype=BF16)]}, r"bias.*float32"),
     ("npu::npu_grouped_matmul", {"scale": [z(2, 4)]}, r"scale"),
     ("npu::npu_grouped_matmul", {"offset": [z(2, 4)]}, r"offset"),
-    ("npu::npu_grouped_matmul", {"antiquant_scale": [z(2, 4)]}, r"antiquant_scale"),
+    ("npu::npu_grouped_matmul", {"antiquant_scale": [z(2, 4)]}, r"weight_dtype.*antiquant_scale"),
+    ("npu::npu_grouped_matmul", {"antiquant_offset": [z(2, 4)]}, r"antiquant_offset"),
+    ("npu::npu_grouped_matmul", {**W4A8_GMM, "weight_dtype": None}, r"weight_dtype.*296"),
+    ("npu::npu_grouped_matmul", {**W4A8_GMM, "per_token_scale_dtype": None}, r"per_token.*293"),
+    ("npu::npu_grouped_matmul", {**W4A8_GMM, "per_token_scale": None}, r"scale.*both"),
+    ("npu::npu_grouped_matmul", {**W4A8_GMM, "x": [u8(3, 64)]}, r"x.*float8_e4m3fn"),
+    ("npu::npu_grouped_matmul", {**W4A8_GMM, "weight": [u8(2, 32, 4)]}, r"transposed view"),
+    ("npu::npu_grouped_matmul", {**W4A8_GMM, "antiquant_scale": [u8(2, 1, 3, 2)]}, r"columns, 2"),
+    ("_C_ascend::npu_swiglu_group_quant", {"x": z(3, 128)}, r"x.*float32"),
+    ("_C_ascend::npu_swiglu_group_quant", {"x": z(3, 64, dtype=BF16)}, r"multiple of 128"),
+    ("_C_ascend::npu_swiglu_group_quant", {"quant_mode": 1}, r"quant_mode.*2"),
+    ("_C_ascend::npu_swiglu_group_quant", {"dst_type": torch.float8_e5m2}, r"dst_type.*e4m3fn"),
+    ("_C_ascend::npu_swiglu_group_quant", {"output_origin": True}, r"output_origin"),
+    ("_C_ascend::npu_swiglu_group_quant", {"topk_weight": z(3)}, r"topk_weight"),
+    ("_C_ascend::npu_swiglu_group_quant", {"group_index": i64(3)}, r"group_index"),
     ("npu::npu_grouped_matmul", {**INT8_GMM, "scale": None}, r"scale.*one scale a column"),
     ("npu::npu_grouped_matmul", {**INT8_GMM, "scale": [z(2, 3)]}, r"scale.*experts, columns"),
     (

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from ascend_recipes.ops.reference import quantization
+
 BLOCK = 32
 LARGEST_EXPONENT = {"float8_e4m3fn": 8, "float4_e2m1": 2}
 
@@ -111,6 +113,35 @@ def grouped_mx_matmul(
         )
         start = end
     return torch.cat(parts)
+
+
+def grouped_mx_w4a8_matmul(
+    x_RK: Tensor,
+    weight_EKN: Tensor,
+    token_scale: Tensor,
+    weight_scale: Tensor,
+    group_list_E: Tensor,
+    *,
+    cumulative: bool,
+    output_dtype: torch.dtype,
+) -> Tensor:
+    """Rows of float8 and weights of FP4 back to numbers, then the product of each expert."""
+    ends = group_list_E.tolist() if cumulative else group_list_E.cumsum(0).tolist()
+    rows = mx_dequant(x_RK, token_scale, kind="float8_e4m3fn")
+    y_RN = torch.zeros((x_RK.shape[0], weight_EKN.shape[2]))
+    start = 0
+    for expert, end in enumerate(ends):
+        scale = weight_scale[expert].transpose(0, 1)
+        weight_NK = mx_dequant(weight_EKN[expert].t(), scale, kind="float4_e2m1")
+        y_RN[start:end] = rows[start:end] @ weight_NK.t()
+        start = end
+    return y_RN.to(output_dtype)
+
+
+def swiglu_mx_quant(x_T2I: Tensor, *, limit: float = 0.0) -> tuple[Tensor, Tensor]:
+    """SwiGLU (clamped where limit > 0), rounded to the input type, then MXFP8."""
+    activated = quantization.clamped(x_T2I, limit).to(x_T2I.dtype)
+    return mx_quant(activated, kind="float8_e4m3fn")
 
 
 def _nearest(values: Tensor, kind: str) -> Tensor:

@@ -109,6 +109,17 @@ def grouped_mx_matmul(sizes: Sizes) -> list[Case]:
     return grouped(sizes, dtype=torch.bfloat16, **stacked)
 
 
+def grouped_w4a8(sizes: Sizes) -> list[Case]:
+    eight, four = (packed({**sizes, "tokens": ROWS}, fp4=fp4) for fp4 in (False, True))
+    stacked = {
+        "x_RK": eight["x_TK"],
+        "weight_EKN": torch.stack([four["weight_KN"].t()] * 3).transpose(1, 2),
+        "token_scale": eight["token_scale"],
+        "weight_scale": torch.stack([four["weight_scale"]] * 3),
+    }
+    return grouped(sizes, dtype=torch.bfloat16, **stacked)
+
+
 CASES: CaseTable = {
     "dynamic_quant": lambda sizes: [
         Case(),
@@ -135,6 +146,8 @@ CASES: CaseTable = {
     "mx_quant": lambda _: [Case({"kind": kind}) for kind in ("float8_e4m3fn", "float4_e2m1")],
     "mx_matmul": mx_matmul,
     "grouped_mx_matmul": grouped_mx_matmul,
+    "grouped_mx_w4a8_matmul": grouped_w4a8,
+    "swiglu_mx_quant": lambda _: [Case(), Case({"limit": 10.0})],
     "rms_norm_dynamic_quant": lambda _: [Case({"epsilon": 1e-6})],
     "add_rms_norm_dynamic_quant": lambda _: [Case({"epsilon": 1e-6})],
     "swiglu_clamped": lambda _: [Case({"limit": 10.0})],
