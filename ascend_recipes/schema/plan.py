@@ -162,7 +162,7 @@ def canonical_json(tree: Json) -> str:
 
 
 _LINE = 110
-_MANY = 16
+_MANY = 4
 """Entries from which a flat dictionary fills lines instead of taking one for each."""
 
 
