@@ -161,7 +161,7 @@ def canonical_json(tree: Json) -> str:
     return _render(tree, indent=0, room=_LINE) + "\n"
 
 
-_LINE = 110
+_LINE = 120
 _MANY = 4
 """Entries from which a flat dictionary fills lines instead of taking one for each."""
 
