@@ -8,6 +8,7 @@ from ascend_recipes.emulation import (
     compressor,
     hyper_connection,
     lightning_indexer,
+    projection,
     rotation,
     shared_kv_attention,
     split_metadata,
@@ -19,6 +20,10 @@ SPARSE_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
     "npu::npu_mhc_pre": (hyper_connection.mhc_pre, hyper_connection.mhc_pre_meta),
     "npu::npu_mhc_sinkhorn": (hyper_connection.mhc_sinkhorn, hyper_connection.mhc_sinkhorn_meta),
     "npu::npu_mhc_post": (hyper_connection.mhc_post, hyper_connection.mhc_post_meta),
+    "npu::npu_transpose_batchmatmul": (
+        projection.transpose_batchmatmul,
+        projection.transpose_batchmatmul_meta,
+    ),
     "_C_ascend::npu_hc_pre_v2": (hyper_connection.hc_pre_v2, hyper_connection.hc_pre_v2_meta),
     "_C_ascend::npu_hc_post": (hyper_connection.hc_post, hyper_connection.hc_post_meta),
     "_C_ascend::inplace_partial_rotary_mul": (

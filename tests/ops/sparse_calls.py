@@ -86,6 +86,10 @@ CALLS = {
         (bfloat(2, 4, 8), torch.randn(2, 4, 4), bfloat(2, 8), torch.randn(2, 4)),
         {},
     ),
+    "npu::npu_transpose_batchmatmul": (
+        (bfloat(3, 2, 8), bfloat(2, 8, 4)),
+        {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]},
+    ),
     "_C_ascend::npu_hc_pre_v2": ((bfloat(2, 4, 4096), *PARAMETERS, 4, 20, 1e-6, 1e-6), {}),
     "_C_ascend::npu_hc_post": (
         (bfloat(1, 2, 8), bfloat(1, 2, 4, 8), torch.randn(1, 2, 4), torch.randn(1, 2, 4, 4)),

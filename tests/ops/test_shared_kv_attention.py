@@ -236,6 +236,22 @@ def test_tokens_after_the_last_request_are_not_written():
     assert found[3:].isnan().all()
 
 
+def test_a_block_that_sees_itself_whole_is_one_request_a_token():
+    """Drafted tokens that see each other: every one with the block's last key as its own."""
+    install(SMALL)
+    keys, block = 150, 5
+    case = Case([(block, keys)], window=16 + block)
+    case.bounds = torch.arange(block + 1).int()
+    case.lengths = torch.full((block,), keys, dtype=torch.int32)
+    case.table = case.table.repeat(block, 1)
+    found = case.attend()
+    seen = reference._rows(case.cache, case.table[0], keys)[-case.window :]
+    score = case.query @ seen.T * case.dim**-0.5
+    sinks = case.sinks.expand(block, -1)[..., None]
+    expected = torch.cat((score, sinks), dim=-1).softmax(-1)[..., :-1] @ seen
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_sinks_take_weight():
     install(SMALL)
     case = Case([(1, 5)])

@@ -212,7 +212,8 @@ class Layer:
             **extra,
         )
         out = operations.partial_rotary(out, *self.rope(position), inverse=True)
-        grouped = module.o_a_proj(out.reshape(-1, 2, HEADS * DIM // 2))
+        weight = module.o_a_proj.weight.view(2, -1, HEADS * DIM // 2).transpose(1, 2)
+        grouped = operations.grouped_projection(out.reshape(-1, 2, HEADS * DIM // 2), weight)
         return module.o_b_proj(grouped.flatten(1))
 
 
