@@ -94,6 +94,12 @@ class Host:
                     add("attention implementation", module.impl)
         return {kind: tuple(sorted(names)) for kind, names in found.items()}
 
+    def fused_delta_nets(self) -> list[str]:
+        """Delta nets that would call vLLM's own fused kernels to verify bfloat16 drafts."""
+        modules = self._runner().get_model().named_modules()
+        flag = "enable_fused_gdn_spec_decode"
+        return [name for name, module in modules if getattr(module, flag, False)]
+
     def _runner(self) -> Any:
         return self._core().model_executor.driver_worker.worker.model_runner
 

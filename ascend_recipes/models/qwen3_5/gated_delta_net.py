@@ -37,6 +37,8 @@ class AscendQwenGatedDeltaNet(QwenGatedDeltaNetAttention):
         super().__init__(*args, **kwargs)
         # vLLM's own delta rule would stay in the module tree without ever being called.
         del self.chunk_gated_delta_rule
+        # With a drafter and bfloat16, vLLM would call its CUDA kernels instead of `_forward_core`.
+        self.enable_fused_gdn_spec_decode = False
 
     def _forward_core(
         self,
