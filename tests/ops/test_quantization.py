@@ -177,6 +177,38 @@ def test_a_dynamic_layer_reproduces_the_matrix_product():
     assert (y.float() - exact).norm() / exact.norm() < 0.02
 
 
+@pytest.mark.parametrize("one_scale", [False, True])
+@pytest.mark.parametrize(("m", "k", "n"), MATRICES)
+def test_int8_output_with_offset_is_exact(m, k, n, one_scale):
+    x, weight = int8(m, k), int8(k, n)
+    scale = torch.full((1 if one_scale else n,), 2.0**-9)
+    offset = torch.randint(-20, 20, (1 if one_scale else n,)).float()
+    y = torch.ops.npu.npu_quant_matmul(x, weight, scale, offset=offset)
+    # A power of two scales without error, so that numpy's rint sees the same number.
+    exact = np.rint((integer_product(x, weight) * 2.0**-9 + offset).numpy()).clip(-128, 127)
+    assert y.dtype == torch.int8
+    np.testing.assert_array_equal(y.numpy(), exact)
+
+
+def test_batches_broadcast_as_in_the_documentation():
+    x, weight = int8(1, 5, 33), int8(7, 33, 4)
+    sums = torch.ops.npu.npu_quant_matmul(x, weight, torch.ones(4), output_dtype=3)
+    assert sums.shape == (7, 5, 4)
+    for batch in range(7):
+        assert torch.equal(sums[batch].long(), integer_product(x[0], weight[batch]))
+
+
+def test_group_ends_choose_the_smoothing_factors():
+    """smooth_scales[i] acts on rows from group_index[i - 1] to group_index[i]."""
+    x, smooth = torch.randn(6, 16).bfloat16(), (torch.rand(3, 16) + 0.5).bfloat16()
+    ends = torch.tensor([2, 2, 6], dtype=torch.int32)
+    q, scale = torch.ops.npu.npu_dynamic_quant(x, smooth_scales=smooth, group_index=ends)
+    for row, group in enumerate([0, 0, 2, 2, 2, 2]):
+        expected = quantization.dynamic_quant_npu(x[row : row + 1], smooth_H=smooth[group])
+        assert torch.equal(q[row : row + 1], expected[0])
+        assert scale[row] == expected[1][0]
+
+
 def test_swapped_scales_change_the_result():
     x, weight, scale, token = int8(8, 32), int8(32, 8), torch.rand(8), torch.rand(8)
     y, swapped = (
