@@ -69,14 +69,18 @@ class Because(Spec):
     """A reasoned exception: silences one warning of our rules."""
 
     finding: Annotated[str, Field(pattern=r"^[a-z_]+\.[a-z0-9_]+$")]
+    """Id of the warning, for example `graph.largest_batch_uncaptured`."""
     reason: str
+    """Why the value shall stay although a rule warns."""
     source: str
+    """Public document or measurement behind the reason."""
 
 
 class Recipe(Spec):
     """A complete, validated recipe."""
 
     schema_version: Literal[1]
+    """Version of this schema; the primary configuration states it."""
     name: Name
     """What the user typed after `recipe=`; set by composition."""
     changed: bool = False
@@ -112,6 +116,7 @@ class Recipe(Spec):
     site: SiteSpec = SiteSpec()
     requires: RequiresSpec = RequiresSpec()
     because: tuple[Because, ...] = ()
+    """Warnings that are accepted, each with a reason; refused where there is nothing to accept."""
     accept_unverified: bool = False
     """Start on an NPU although nobody has recorded a run there."""
     allow_reference: tuple[Name, ...] = ()

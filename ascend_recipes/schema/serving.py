@@ -70,6 +70,7 @@ class TransferSpec(Spec):
     port: int | None = Field(default=None, ge=1, le=65535)
     """First port of the role's connector; none where the connector needs no port."""
     engine_id: NonNegativeInt = 0
+    """Number of the role's engine among all that share a connector."""
     options: dict[str, Json] = Field(default_factory=dict)
     """Connector-specific settings."""
 
@@ -78,16 +79,27 @@ class RoleSpec(Spec):
     """What one role of a disaggregated deployment changes; sections hold overrides only."""
 
     nodes: Count = 1
+    """Machines of one instance; a `serve` role takes the recipe's own `nodes`."""
     instances: Count = 1
+    """Copies of the role, each on nodes of its own."""
     transfer: TransferSpec | None = None
+    """How caches move between the roles."""
     parallel: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `parallel` section."""
     scheduler: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `scheduler` section."""
     cache: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `cache` section."""
     graph: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `graph` section."""
     drafter: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `drafter` section."""
     moe: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `moe` section."""
     attention: dict[str, Json] = Field(default_factory=dict)
+    """What the role changes in the `attention` section."""
     env: dict[str, EnvValue] = Field(default_factory=dict)
+    """Variables that the role adds or changes."""
 
     @property
     def sections(self) -> dict[str, dict[str, Json]]:
@@ -110,6 +122,10 @@ class RequiresSpec(Spec):
     """What the machine must have; ranges in the syntax of Python version specifiers."""
 
     cann: str | None = None
+    """Version of CANN."""
     driver: str | None = None
+    """Version of the NPU driver."""
     torch_npu: str | None = None
+    """Version of torch_npu."""
     free_disk_gb: Count | None = None
+    """Free disk space for weights, in 10^9 bytes."""

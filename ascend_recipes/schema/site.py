@@ -9,6 +9,7 @@ class SiteSpec(Spec):
     """Paths, addresses and devices of the place where a recipe runs."""
 
     name: Name = "example"
+    """What people call the place."""
     weight_roots: tuple[str, ...] = ("/models",)
     """Folders below which checkpoints are looked for, in order."""
     cache_folder: str | None = None
@@ -22,5 +23,6 @@ class SiteSpec(Spec):
     port_base: int = Field(default=20000, ge=1024, le=60000)
     """First of the ports that processes use among themselves."""
     proxy: str | None = None
+    """Proxy for downloads from hubs."""
     image: str | None = None
     """Container image that the site runs."""
