@@ -100,7 +100,7 @@ def test_contract_is_consistent(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_vendor_symbol_is_emulated(name):
     for row in load_registry().operations[name].bindings:
-        if row.provider != "torch":
+        if row.provider not in ("torch", "triton"):
             assert row.symbol in emulation.operator_names()
 
 
