@@ -1,0 +1,89 @@
+"""The smallest good set of capture sizes for full decode graphs.
+
+A batch that is not on the set is padded to the next size; one above the largest size runs without
+a graph. Every size costs capture time, memory and, on old drivers, streams. So a good set reaches
+the largest batch, pads no batch to more than a given factor, and is as small as that allows.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import lcm
+
+from ascend_recipes.planning.capture import CAPTURE_CAP
+
+PADDING_FACTOR = 2
+"""Largest ratio between a padded and a real batch that a proposal allows by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureDemand:
+    """What a set of capture sizes has to serve."""
+
+    largest_batch: int
+    """Requests of the largest decode batch."""
+    query_length: int = 1
+    """Tokens of a request in a decode step: 1 plus the draft tokens."""
+    split_over: int = 1
+    """Tensor-parallel size where tokens are split over it (sequence parallelism, context-parallel
+    attention, data-parallel shared expert); else 1 (vllm-ascend platform.py:1036-1064)."""
+    max_sizes: int | None = None
+    """Most sizes that the hardware takes in this mode."""
+    cap: int = CAPTURE_CAP
+    """Largest size in tokens."""
+
+    @property
+    def stride(self) -> int:
+        """Every size is a multiple of this many tokens."""
+        return lcm(self.query_length, self.split_over)
+
+    @property
+    def needed(self) -> int:
+        """Tokens of the largest decode batch."""
+        return self.largest_batch * self.query_length
+
+    @property
+    def largest(self) -> int:
+        """Largest size: covers the largest batch, or is what the cap admits."""
+        covering = -(-self.needed // self.stride) * self.stride
+        return covering if covering <= self.cap else max(1, self.cap // self.stride) * self.stride
+
+
+def legal_sizes(sizes: Iterable[int], demand: CaptureDemand) -> tuple[int, ...]:
+    """Those of `sizes` that a captured decode batch can have, ascending."""
+    return tuple(sorted({size for size in sizes if size > 0 and size % demand.stride == 0}))
+
+
+def propose_sizes(demand: CaptureDemand, factor: int = PADDING_FACTOR) -> tuple[int, ...]:
+    """Fewest sizes that pad no batch to more than `factor` times its own size.
+
+    Batches are counted in strides. Where the hardware takes fewer sizes, the factor grows by one
+    until they are enough.
+
+    Args:
+        demand: what has to be served.
+        factor: largest ratio of padded to real strides, at least 2.
+    """
+    steps = demand.largest // demand.stride
+    chosen = _fewest(steps, factor)
+    while demand.max_sizes is not None and len(chosen) > max(1, demand.max_sizes):
+        factor += 1
+        chosen = _fewest(steps, factor)
+    return tuple(step * demand.stride for step in chosen)
+
+
+def worst_padding(sizes: Iterable[int], demand: CaptureDemand) -> float:
+    """Largest ratio of captured to real strides over the batches that a set covers."""
+    ordered = legal_sizes(sizes, demand)
+    below = (0, *ordered[:-1])
+    return max(
+        (size / (last + demand.stride) for size, last in zip(ordered, below, strict=True)),
+        default=0.0,
+    )
+
+
+def _fewest(largest: int, factor: int) -> tuple[int, ...]:
+    """From the top down, each next size is as small as the factor allows: optimal by exchange."""
+    sizes = [largest]
+    while (lower := -(-sizes[-1] // factor) - 1) > 0:
+        sizes.append(lower)
+    return tuple(reversed(sizes))

@@ -1,0 +1,158 @@
+"""How experts get their tokens under runtime vllm_ascend, and what the window for it must hold.
+
+Everything here is read from vllm-ascend at 182b75ea and from the operators' documentation. The
+native runtime decides for itself; these numbers say nothing about it, except for the window: that
+is the operator's own need.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+RUNTIME = "vllm_ascend"
+"""The runtime whose choice `communication_method` replays."""
+
+Method: TypeAlias = Literal["none", "allgather", "alltoall", "mc2", "fused_mc2"]
+
+TOKENS_PER_RANK = 512
+"""Most tokens of a rank that the dispatch operators take (ascend_forward_context.py:33-35)."""
+
+WIDE_TOKENS_PER_RANK = 4096
+"""The same for the wide fused operator, where its package is installed."""
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertLayout:
+    """Sizes of a mixture of experts and how it is spread."""
+
+    hardware: str
+    experts: int
+    """Routed experts, replicas included; 0 for a dense model."""
+    top_k: int
+    hidden: int
+    """Width of what is dispatched."""
+    intermediate: int = 0
+    """Inner width of an expert."""
+    shared: int = 0
+    """Shared experts that take part in the exchange."""
+    ep: int = 1
+    """Ranks over which experts are spread; 1 without expert parallelism."""
+    tp: int = 1
+    fused: bool = False
+    """The recipe asks for the fused operator."""
+    wide: bool = False
+    """Python package `cann_ops_transformer` is installed: the wide fused operator exists."""
+    lora: bool = False
+    quantization: str = "bf16"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A communication method and the rule that picked it."""
+
+    method: Method
+    because: str
+    runtime: str = RUNTIME
+
+
+def wide_operator_fits(layout: ExpertLayout) -> bool:
+    """Whether the wide fused operator takes these shapes (ascend_config.py:401-450)."""
+    return (
+        layout.wide
+        and layout.quantization in ("w8a8", "w4a8")
+        and 1024 <= layout.hidden <= 8192
+        and layout.hidden % 512 == 0
+        and 1024 <= layout.intermediate <= 3072
+        and layout.intermediate % 512 == 0
+    )
+
+
+def token_capacity(layout: ExpertLayout, max_tokens: int) -> int:
+    """Tokens of a replica that the dispatch operator takes (ascend_forward_context.py:176-200).
+
+    Args:
+        layout: experts and their spread.
+        max_tokens: largest capture size; or requests times tokens each without graphs; or the
+            tokens of a step where prefill dispatches too.
+    """
+    limit = WIDE_TOKENS_PER_RANK if layout.fused and layout.wide else TOKENS_PER_RANK
+    return min(-(-max_tokens // layout.tp), limit) * layout.tp
+
+
+def communication_method(layout: ExpertLayout, tokens: int, capacity: int) -> Choice:
+    """The method for a step of `tokens` tokens (ascend_forward_context.py:290-345)."""
+    if not layout.experts:
+        return Choice("none", "dense model")
+    if layout.ep == 1:
+        return Choice("allgather", "experts are not spread over ranks")
+    if layout.lora:
+        return Choice("alltoall", "adapters with expert parallelism")
+    return _BY_HARDWARE[layout.hardware](layout, tokens <= capacity)
+
+
+def _on_a2(layout: ExpertLayout, fits: bool) -> Choice:
+    each = layout.experts // layout.ep
+    if each <= 24 and layout.ep >= 16 and fits:
+        return Choice("mc2", f"{each} experts a rank, {layout.ep} ranks")
+    return Choice("allgather", "A2 dispatches with 16 ranks, 24 experts a rank, within capacity")
+
+
+def _on_a3(layout: ExpertLayout, fits: bool) -> Choice:
+    if layout.fused and (not layout.wide or wide_operator_fits(layout)):
+        most = 64 if layout.wide else 32
+        if layout.ep <= most:
+            return Choice("fused_mc2", f"fused operator, at most {most} ranks")
+    if fits:
+        return Choice("mc2", "within capacity")
+    return Choice("alltoall", "above the dispatch operator's capacity")
+
+
+def _on_a5(layout: ExpertLayout, fits: bool) -> Choice:
+    if fits:
+        return Choice("mc2", "within capacity")
+    if layout.ep <= layout.top_k:
+        return Choice("allgather", "no more ranks than experts of a token")
+    return Choice("alltoall", "above the dispatch operator's capacity")
+
+
+def _on_310p(_layout: ExpertLayout, _fits: bool) -> Choice:
+    return Choice("allgather", "the only method of this generation")
+
+
+_BY_HARDWARE = {"a2": _on_a2, "a3": _on_a3, "a5": _on_a5, "310p": _on_310p}
+
+
+def window_mib(layout: ExpertLayout, tokens_per_rank: int, *, hierarchical: bool = False) -> int:
+    """Least HCCL_BUFFSIZE in MiB for the dispatch and combine operators.
+
+    The formulas are those of the operators' documentation (torch_npu, npu_moe_distribute_dispatch);
+    they reproduce 608 MiB for 512 tokens, 2 ranks, 64 local experts, top-8, width 2048, where the
+    operator itself asked for 609 (vllm-ascend issue 5287).
+    """
+    local = layout.experts // layout.ep
+    row = 2 * layout.hidden
+    if layout.hardware == "a2" and hierarchical:
+        blocks = layout.experts + layout.ep // 4
+        size = blocks * _up(tokens_per_rank * (row + 16 * _up(layout.top_k, 8)), 512) + 8 * _MIB
+    elif layout.hardware == "a2":
+        exchanged = tokens_per_rank * layout.ep * min(local, layout.top_k) * row
+        size = 2 * (exchanged + 2 * _MIB)
+    else:
+        sent = local * tokens_per_rank * layout.ep * _up(_up(row, 32) + 64, 512)
+        returned = (layout.top_k + layout.shared) * tokens_per_rank * _up(row, 512)
+        size = 2 * (sent + returned)
+    return -(-size // _MIB)
+
+
+def fused_window_mib(layout: ExpertLayout, tokens_per_rank: int) -> int:
+    """Least HCCL_BUFFSIZE in MiB for the fused operator.
+
+    Source: vllm-ascend csrc/mc2/dispatch_ffn_combine/op_host/dispatch_ffn_combine_tiling.cpp:283.
+    """
+    size = tokens_per_rank * layout.hidden * layout.top_k * 3
+    return -(-size // _MIB) + 10
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
