@@ -31,6 +31,9 @@ class Attempt:
         if self.planned is not None:
             body |= {"recipe": self.planned.plan.recipe, "digest": self.planned.plan.digest}
             if with_plan:
+                from ascend_recipes.memory.planner import plan_memory
+
+                body["memory"] = plan_memory(self.planned.resolved).to_json()
                 body["plan"] = self.planned.plan.model_dump(mode="json")
                 body["reasons"] = self.planned.reasons_json()
             body["blockers"] = [item.to_json() for item in self.planned.blockers]

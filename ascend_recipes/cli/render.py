@@ -76,6 +76,11 @@ def render_plan(planned: PlannedLaunch) -> list[Table | Text]:
     page.append(_layers(planned))
     page.append(_mapping("operation", plan.operations, reasons, prefix="operations"))
     page.append(_mapping("hook", dict.fromkeys(plan.hooks, ""), reasons, prefix="hooks"))
+    if plan.scale == "real":
+        from ascend_recipes.cli.memory_table import render_memory
+        from ascend_recipes.memory.planner import plan_memory
+
+        page.extend(render_memory(plan_memory(planned.resolved)))
     if planned.blockers:
         page.append(Text("A launch would stop at:", "bold"))
         page.extend(render_finding(item) for item in planned.blockers)

@@ -14,10 +14,19 @@ class HybridPages:
 
     token_bytes: int
     """Keys and values of one token in one full-attention layer."""
-    state_bytes: int
-    """Convolution window and recurrent state of one sequence in one layer."""
+    key_bytes: int
+    """The keys' (or the latent's) part of them."""
+    window_bytes: int
+    """Convolution window of one sequence in one layer."""
+    recurrent_bytes: int
+    """Recurrent state of one sequence in one layer."""
     block_tokens: int
     """Tokens per block after unification."""
+
+    @property
+    def state_bytes(self) -> int:
+        """Convolution window and recurrent state of one sequence in one layer."""
+        return self.window_bytes + self.recurrent_bytes
 
 
 @dataclass(frozen=True)
@@ -46,20 +55,30 @@ def hybrid_pages(
     per draft token more than the convolution needs (mamba_utils.py, gated_delta_net_state_shape).
     """
     shape = _state_shape(config)
-    token_bytes = _token_elements(config, tp) * DTYPE_BYTES[model_dtype]
+    keys, rest = _token_elements(config, tp)
+    token_bytes = (keys + rest) * DTYPE_BYTES[model_dtype]
     rows = shape.window_rows + num_draft_tokens
-    state_bytes = rows * shape.channels // tp * DTYPE_BYTES[model_dtype]
-    state_bytes += shape.heads // tp * shape.head_elements * DTYPE_BYTES[state_dtype]
-    blocks = -(-state_bytes // (kernel_block * token_bytes))
-    return HybridPages(token_bytes, state_bytes, kernel_block * blocks)
+    window = rows * shape.channels // tp * DTYPE_BYTES[model_dtype]
+    recurrent = shape.heads // tp * shape.head_elements * DTYPE_BYTES[state_dtype]
+    blocks = -(-(window + recurrent) // (kernel_block * token_bytes))
+    return HybridPages(
+        token_bytes=token_bytes,
+        key_bytes=keys * DTYPE_BYTES[model_dtype],
+        window_bytes=window,
+        recurrent_bytes=recurrent,
+        block_tokens=kernel_block * blocks,
+    )
 
 
-def _token_elements(config: Mapping[str, Json], tp: int) -> int:
-    """Cached elements of a token in one attention layer: a latent is the same on every rank."""
+def _token_elements(config: Mapping[str, Json], tp: int) -> tuple[int, int]:
+    """Cached elements of a token in an attention layer: keys and values, or latent and rotary part.
+
+    A latent is the same on every rank; heads are split, at least one a rank.
+    """
     if "kv_lora_rank" in config:
-        return _size(config, "kv_lora_rank") + _size(config, "qk_rope_head_dim")
-    kv_heads = max(1, _size(config, "num_key_value_heads") // tp)
-    return 2 * kv_heads * _size(config, "head_dim")
+        return _size(config, "kv_lora_rank"), _size(config, "qk_rope_head_dim")
+    keys = max(1, _size(config, "num_key_value_heads") // tp) * _size(config, "head_dim")
+    return keys, keys
 
 
 def _state_shape(config: Mapping[str, Json]) -> _StateShape:

@@ -1,0 +1,98 @@
+"""Sizes of the tensors of a checkpoint, read from the headers of its safetensors files.
+
+A safetensors file begins with the length of its header (8 bytes, little endian), the header as
+JSON, then nothing but tensor data: the sum of the data is known without reading any of it.
+"""
+
+import json
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ascend_recipes.errors import RecipeError, recipe_error
+
+PARSED_HEADER_BYTES = 2**20
+"""Headers of all files together are parsed up to this size: larger ones would cost the planner its
+time, and the sum is known without."""
+
+
+@dataclass(frozen=True)
+class CheckpointSizes:
+    """Bytes of tensor data."""
+
+    total: int
+    tensors: Mapping[str, int]
+    """Bytes by tensor name; empty where the headers are too large to be parsed in passing."""
+
+
+def read_checkpoint(folder: Path, *, limit: int = PARSED_HEADER_BYTES) -> CheckpointSizes | None:
+    """Sizes of all `*.safetensors` below a folder; none if there are none.
+
+    Args:
+        folder: the checkpoint.
+        limit: parse headers up to this many bytes.
+
+    Raises:
+        RecipeError: a file that is no safetensors file, or is cut short.
+    """
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    if not files:
+        return None
+    headers = {path: _header_bytes(path) for path in files}
+    total = sum(path.stat().st_size - 8 - length for path, length in headers.items())
+    tensors: Counter[str] = Counter()
+    if sum(headers.values()) <= limit:
+        for path, length in headers.items():
+            tensors.update(_tensor_bytes(path, length))
+    return CheckpointSizes(total, dict(tensors))
+
+
+def component_of(tensor: str) -> str:
+    """Coarse component of a tensor by the words of its name."""
+    for component, words in _WORDS.items():
+        if any(word in tensor for word in words):
+            return component
+    return "layers"
+
+
+_WORDS = {
+    "vision": ("visual.", "vision_tower.", "mm_projector."),
+    "drafter": ("mtp.",),
+    "experts": (".experts.",),
+}
+
+
+def _header_bytes(path: Path) -> int:
+    with path.open("rb") as file:
+        start = file.read(8)
+    length = int(struct.unpack("<Q", start)[0]) if len(start) == 8 else -1
+    if not 0 < length <= path.stat().st_size - 8:
+        raise _broken(path, "its header is longer than the file")
+    return length
+
+
+def _tensor_bytes(path: Path, length: int) -> Mapping[str, int]:
+    with path.open("rb") as file:
+        file.seek(8)
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        offsets = {name: entry["data_offsets"] for name, entry in header.items()}
+        sizes = {name: int(end) - int(start) for name, (start, end) in offsets.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _broken(path, "its header is not what the format says") from error
+    if sum(sizes.values()) != path.stat().st_size - 8 - length:
+        raise _broken(path, "the file is cut short")
+    return sizes
+
+
+def _broken(path: Path, why: str) -> RecipeError:
+    return recipe_error(
+        "checkpoint.broken",
+        f"{path.name} is no complete safetensors file: {why}",
+        at="checkpoint.path",
+        fix="copy the checkpoint again",
+    )
