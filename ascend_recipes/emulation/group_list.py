@@ -16,7 +16,6 @@ def group_ends(
     *,
     groups: int,
     rows: int,
-    whole: bool,
 ) -> list[int]:
     """Row after the last one of each group.
 
@@ -25,8 +24,7 @@ def group_ends(
         group_list: int64, one number a group.
         group_list_type: 0 for row ends, 1 for row counts.
         groups: Number of weights.
-        rows: Rows of the input.
-        whole: Whether the groups must cover every row.
+        rows: Rows of the input, which the groups may leave over but not exceed.
 
     Raises:
         OperatorRefusedError: the list contradicts its form or the rows.
@@ -59,11 +57,11 @@ def group_ends(
         ends = torch.cumsum(group_list, 0).tolist()
     last = ends[-1] if ends else 0
     check(
-        last == rows if whole else last <= rows,
+        last <= rows,
         name,
         "group_list",
         f"covers {last} rows",
-        f"{'exactly' if whole else 'at most'} {rows}, the rows of x",
+        f"at most {rows}, the rows of x",
     )
     return [int(end) for end in ends]
 

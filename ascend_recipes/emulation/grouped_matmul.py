@@ -78,7 +78,8 @@ def grouped_matmul(
     """`npu::npu_grouped_matmul` with one x, one [E, K, N] weight (or E of [K, N]) and one output.
 
     Float, int8 (scale per channel, optionally per token), int4 weights in int32, and microscaled
-    (FP4 weights under FP8 rows by `antiquant_scale`).
+    (FP4 weights under FP8 rows by `antiquant_scale`). Rows behind the last group are undefined: the
+    documentation wants the groups to cover every row, but vllm-ascend's callers leave some over.
     """
     check_unset(
         NAME,
@@ -103,7 +104,6 @@ def grouped_matmul(
         group_list_type,
         groups=stacked.shape[0],
         rows=x[0].shape[0],
-        whole=True,
     )
     default = x[0].dtype
     call = Call(
@@ -125,21 +125,21 @@ def grouped_matmul(
         }
         for argument, (code, wanted) in pseudo.items():
             check(code == wanted, NAME, argument, f"is {code}", f"{wanted}, with antiquant_scale")
-        return [_microscaled(replace(call, scale=antiquant_scale[0]))]
+        return [_padded(_microscaled(replace(call, scale=antiquant_scale[0])), call)]
     if scale_dtype is not None or per_token_scale_dtype is not None:
         for argument, code in (
             ("scale_dtype", scale_dtype),
             ("per_token_scale_dtype", per_token_scale_dtype),
         ):
             check(code == FLOAT8_E8M0, NAME, argument, f"is {code}", "float8_e8m0fnu (293)")
-        return [_microscaled(call)]
+        return [_padded(_microscaled(call), call)]
     check_unset(NAME, x_dtype=x_dtype, weight_dtype=weight_dtype)
     _check_inner(call)
     if stacked.dtype == torch.int32:
-        return [_int4(call)]
+        return [_padded(_int4(call), call)]
     if x[0].dtype == torch.int8:
-        return [_int8(call)]
-    return [_float(call)]
+        return [_padded(_int8(call), call)]
+    return [_padded(_float(call), call)]
 
 
 def grouped_matmul_meta(
@@ -189,6 +189,13 @@ def int4_sums(x_RK: Tensor, packed_KN: Tensor, scale_N: Tensor) -> Tensor:
     return upper * 16.0 + lower
 
 
+def _padded(y: Tensor, call: Call) -> Tensor:
+    """Append rows that nobody wrote: NaN, or the lowest integer."""
+    missing = call.x_RK.shape[0] - y.shape[0]
+    poison = torch.nan if y.is_floating_point() else torch.iinfo(y.dtype).min
+    return torch.cat((y, y.new_full((missing, y.shape[1]), poison)))
+
+
 def _float(call: Call) -> Tensor:
     check_dtype(NAME, "x", call.x_RK, FLOATS)
     check_same_dtype(NAME, call.x_RK, weight=call.weight_EKN)
@@ -223,7 +230,7 @@ def _int8(call: Call) -> Tensor:
         [item.float() * real_scale(call.scale[expert]) for expert, item in enumerate(sums)]
     )
     if call.token_scale is not None:
-        scaled = scaled * call.token_scale[:, None]
+        scaled = scaled * call.token_scale[: scaled.shape[0], None]
     return to_int8(scaled) if call.output == torch.int8 else scaled.to(call.output)
 
 
@@ -276,7 +283,8 @@ def _int4(call: Call) -> Tensor:
     for expert, rows in enumerate(call.slices):
         scale = unpack_scale(call.scale[expert, 0])
         parts.append(int4_sums(call.x_RK[rows], call.weight_EKN[expert], scale) + call.bias[expert])
-    return (torch.cat(parts) * call.token_scale[:, None]).to(call.output)
+    covered = torch.cat(parts)
+    return (covered * call.token_scale[: covered.shape[0], None]).to(call.output)
 
 
 def _microscaled(call: Call) -> Tensor:

@@ -119,7 +119,7 @@ def dequant_swiglu_quant(
             f"has a last dimension of {width}",
             f"a multiple of 64 up to {2 * DEQUANT_LIMIT} with groups",
         )
-        ends = group_ends(name, group_index, COUNTS, groups=groups, rows=rows, whole=False)
+        ends = group_ends(name, group_index, COUNTS, groups=groups, rows=rows)
     scaled = torch.cat(
         [x[part].float() * weight_scale[group] for group, part in enumerate(row_slices(ends))]
     )
@@ -327,9 +327,7 @@ def int4_weight(
     check_dtype(name, "weight_assist_matrix", assist, (torch.float32,))
     check_shape(name, "weight_assist_matrix", assist, (experts, columns), "[experts, N]")
     _check_token_scale(name, x, x_scale)
-    ends = group_ends(
-        name, group_list, group_list_type, groups=experts, rows=x.shape[0], whole=False
-    )
+    ends = group_ends(name, group_list, group_list_type, groups=experts, rows=x.shape[0])
     parts = [
         int4_sums(x[rows], packed[expert], unpack_scale(scales[expert])) + assist[expert]
         for expert, rows in enumerate(row_slices(ends))
@@ -378,7 +376,7 @@ def _int8_swiglu(
         check_shape(name, "weight_scale", scale, (columns,), "[N]")
     _check_token_scale(name, x, x_scale)
     rows = x.shape[0]
-    ends = group_ends(name, group_list, CUMULATIVE, groups=len(weight), rows=rows, whole=False)
+    ends = group_ends(name, group_list, CUMULATIVE, groups=len(weight), rows=rows)
     parts = [
         accumulate(x[part], weight[expert]).float() * weight_scale[expert].float()
         for expert, part in enumerate(row_slices(ends))

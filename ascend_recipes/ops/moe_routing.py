@@ -90,16 +90,32 @@ def moe_unpermute_npu(
     rows_RH: Tensor, sorted_indices: Tensor, *, weights_TK: Tensor | None = None
 ) -> Tensor:
     """Weighted sum of each token's rows, on `npu::npu_moe_token_unpermute`."""
-    y: Tensor = torch.ops.npu.npu_moe_token_unpermute(rows_RH, sorted_indices, probs=weights_TK)
-    return y
+    top_k = 1 if weights_TK is None else weights_TK.shape[1]
+    missing_TK = (sorted_indices < 0).view(-1, top_k)
+    weights_TK = None if weights_TK is None else weights_TK.masked_fill(missing_TK, 0.0)
+    y_TH: Tensor = torch.ops.npu.npu_moe_token_unpermute(
+        rows_RH, sorted_indices.clamp(min=0), probs=weights_TK
+    )
+    return _without_strangers(y_TH, missing_TK)
 
 
 def moe_finalize_routing_npu(rows_RH: Tensor, row_index: Tensor, weights_TK: Tensor) -> Tensor:
     """Weighted sum of each token's rows, on `npu::npu_moe_finalize_routing`."""
     top_k = weights_TK.shape[1]
+    missing_TK = (row_index < 0).view(-1, top_k)
     # The operator reads the index slot by slot, routing writes it token by token.
-    by_slot = row_index.view(-1, top_k).t().reshape(-1)
-    y: Tensor = torch.ops.npu.npu_moe_finalize_routing(
-        rows_RH, None, None, None, weights_TK.to(rows_RH.dtype), by_slot, None, 0, top_k
+    by_slot = row_index.clamp(min=0).view(-1, top_k).t().reshape(-1)
+    weights_TK = weights_TK.masked_fill(missing_TK, 0.0).to(rows_RH.dtype)
+    y_TH: Tensor = torch.ops.npu.npu_moe_finalize_routing(
+        rows_RH, None, None, None, weights_TK, by_slot, None, 0, top_k
     )
-    return y
+    return _without_strangers(y_TH, missing_TK)
+
+
+def _without_strangers(y_TH: Tensor, missing_TK: Tensor) -> Tensor:
+    """Zero tokens that have no expert here.
+
+    Copies without a row point at row 0 with weight zero. Row 0 is a number for every token that has
+    a row at all; where nobody has one, it may be NaN, which zero does not silence.
+    """
+    return y_TH.masked_fill(missing_TK.all(dim=1, keepdim=True), 0.0)

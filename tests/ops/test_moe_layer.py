@@ -77,18 +77,6 @@ def dense(layer, weights, ids, w13, w2, share, round_token):
     return y
 
 
-def unsorted(rows, index, weights, share, ids):
-    """Rows home; copies of experts that live elsewhere weigh nothing."""
-    local = (ids >= share[0]) & (ids < share[1])
-    filled = torch.where(rows.isnan(), 0.0, rows)
-    # Copies without a row are pointed at rows that nobody uses, each once.
-    free = sorted(set(range(index.numel())) - set(index[index >= 0].tolist()))
-    index = index.clone()
-    index[index < 0] = torch.tensor(free, dtype=torch.int32)
-    kept = torch.where(local, weights, 0.0)
-    return moe_routing.moe_unpermute_npu(filled, index, weights_TK=kept)
-
-
 def close(found, expected, error):
     assert (found.double() - expected).norm() <= error * expected.norm()
 
@@ -103,25 +91,23 @@ def test_int8_layer(layer, share, fused):
         layer["x"], ids, num_experts=EXPERTS, first_expert=share[0], last_expert=share[1],
         quantize=True,
     )  # fmt: skip
-    used = int(counts.sum())
-    first = (rows[:used], w13[here].to(torch.int8))
+    first = (rows, w13[here].to(torch.int8))
     if fused:
         h, token = grouped.grouped_matmul_swiglu_quant_npu(
-            *first, s13[here, 0], scale[:used], counts, cumulative=False, limit=LIMIT
+            *first, s13[here, 0], scale, counts, cumulative=False, limit=LIMIT
         )
     else:
         sums = grouped.grouped_quant_matmul_npu(
             *first, None, None, counts.cumsum(0), cumulative=True, output_dtype=torch.int32
         )
         h, token = quantization.dequant_swiglu_quant_npu(
-            sums, s13[here, 0], scale[:used], group_counts_E=counts, limit=LIMIT
+            sums, s13[here, 0], scale, group_counts_E=counts, limit=LIMIT
         )
-    out = torch.full((TOKENS * TOP_K, HIDDEN), torch.nan, dtype=torch.bfloat16)
-    out[:used] = grouped.grouped_quant_matmul_npu(
+    out = grouped.grouped_quant_matmul_npu(
         h, w2[here].to(torch.int8), s2[here, 0], token, counts, cumulative=False,
         output_dtype=torch.bfloat16,
     )  # fmt: skip
-    y = unsorted(out, index, weights, share, ids)
+    y = moe_routing.moe_unpermute_npu(out, index, weights_TK=weights)
     close(y, dense(layer, weights, ids, w13 * s13, w2 * s2, share, token_int8), 0.01)
 
 
@@ -140,17 +126,15 @@ def test_int4_layer(layer, share):
         layer["x"], ids, num_experts=EXPERTS, first_expert=share[0], last_expert=share[1],
         quantize=True,
     )  # fmt: skip
-    used = int(counts.sum())
     h, token = grouped.grouped_int4_matmul_swiglu_quant_npu(
-        rows[:used], packed[0], bits[0], bias[0], scale[:used], counts, cumulative=False,
+        rows, packed[0], bits[0], bias[0], scale, counts, cumulative=False,
         limit=LIMIT,
     )  # fmt: skip
-    out = torch.full((TOKENS * TOP_K, HIDDEN), torch.nan, dtype=torch.bfloat16)
-    out[:used] = grouped.grouped_int4_matmul_npu(
+    out = grouped.grouped_int4_matmul_npu(
         h, packed[1], bits[1], bias[1], token, counts.cumsum(0), cumulative=True,
         output_dtype=torch.bfloat16,
     )  # fmt: skip
-    y = unsorted(out, index, weights, share, ids)
+    y = moe_routing.moe_unpermute_npu(out, index, weights_TK=weights)
     close(y, dense(layer, weights, ids, w13 * s13, w2 * s2, share, token_int8), 0.02)
 
 
@@ -174,17 +158,15 @@ def test_microscaled_layer(layer, share, kind):
     rows, index, counts, _ = moe_routing.moe_init_routing_npu(
         layer["x"], ids, num_experts=EXPERTS, first_expert=share[0], last_expert=share[1]
     )
-    used = int(counts.sum())
     options = {"cumulative": False, "output_dtype": torch.bfloat16}
-    q, s = microscaling.mx_quant_npu(rows[:used], kind="float8_e4m3fn")
+    q, s = microscaling.mx_quant_npu(rows, kind="float8_e4m3fn")
     w, t = stored(layer["w13"][here])
     h = multiply(q, w, s, t, counts, **options)
     gate_up = quantization.swiglu_clamped_npu(h, limit=LIMIT)
     q, s = microscaling.mx_quant_npu(gate_up, kind="float8_e4m3fn")
     w, t = stored(layer["w2"][here])
-    out = torch.full((TOKENS * TOP_K, HIDDEN), torch.nan, dtype=torch.bfloat16)
-    out[:used] = multiply(q, w, s, t, counts, **options)
-    y = unsorted(out, index, weights, share, ids)
+    out = multiply(q, w, s, t, counts, **options)
+    y = moe_routing.moe_unpermute_npu(out, index, weights_TK=weights)
     w13, w2 = (rounded(layer[name].transpose(1, 2), kind).transpose(1, 2) for name in ("w13", "w2"))
     expected = dense(
         layer, weights, ids, w13, w2, share, lambda item: rounded(item, "float8_e4m3fn")

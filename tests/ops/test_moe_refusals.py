@@ -199,7 +199,6 @@ REFUSED += [
     (_name, {"permuted_tokens": z(6)}, r"permuted_tokens.*2"),
     (_name, {"sorted_indices": torch.arange(6)}, r"sorted_indices.*int64.*int32"),
     (_name, {"sorted_indices": ids(0, 1, 2, 3, 4, 6)}, r"sorted_indices.*rows"),
-    (_name, {"sorted_indices": ids(0, 1, 2, 3, 4, 4)}, r"sorted_indices.*every row once"),
     (_name, {"probs": z(2, 2)}, r"probs.*6"),
     (_name, {"probs": z(6)}, r"probs.*2"),
     (_name, {"probs": z(3, 2, dtype=torch.int32)}, r"probs.*int32"),

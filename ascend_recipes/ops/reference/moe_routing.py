@@ -96,11 +96,16 @@ def moe_permute(x_TH: Tensor, ids_TK: Tensor) -> tuple[Tensor, Tensor]:
 def moe_unpermute(
     rows_RH: Tensor, sorted_indices: Tensor, *, weights_TK: Tensor | None = None
 ) -> Tensor:
-    """y_t = Σ_k w[t, k] · row of copy t x K + k; without weights one copy a token."""
+    """y_t = Σ_k w[t, k] · row of copy t x K + k, where it has one (index 0 or more).
+
+    Without weights there is one copy a token.
+    """
     top_k = 1 if weights_TK is None else weights_TK.shape[1]
     tokens = sorted_indices.shape[0] // top_k
     y_TH = torch.zeros((tokens, rows_RH.shape[1]))
     for copy, place in enumerate(sorted_indices.tolist()):
+        if place < 0:
+            continue
         weight = 1.0 if weights_TK is None else float(weights_TK[copy // top_k, copy % top_k])
         y_TH[copy // top_k] += weight * rows_RH[place].float()
     return y_TH.to(rows_RH.dtype)
