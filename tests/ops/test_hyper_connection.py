@@ -116,6 +116,29 @@ def test_pre_at_the_models_size_without_relaxation(agree):
         agree("hyper_connection_pre", found[0], expected[0])
 
 
+@pytest.mark.parametrize("binding", ["custom", "npu"])
+def test_epsilons_stand_where_they_should(binding):
+    """At 1e-6 a misplaced one would hide in the tolerance."""
+    install(SMALL)
+    given = inputs(6, 16, torch.float32)
+    large = {"norm_epsilon": 0.3, "epsilon": 0.2}
+    function = getattr(hyper_connection, f"hyper_connection_pre_{binding}")
+    expected = reference.hyper_connection_pre(*given, **large)
+    for value, wanted in zip(function(*given, **large), expected, strict=True):
+        torch.testing.assert_close(value, wanted)
+
+
+def test_large_epsilons_equal_transformers(module):
+    streams, weight, scale, base = inputs(6, 16, torch.float32)
+    large = {"norm_epsilon": 1e-6, "epsilon": 0.2}
+    theirs = module("HyperConnection", weight, scale, base)
+    theirs.hc_eps = 0.2
+    post, comb, collapsed = theirs(streams[None])
+    found = reference.hyper_connection_pre(streams, weight, scale, base, **large)
+    for value, wanted in zip(found, (collapsed, post, comb), strict=True):
+        torch.testing.assert_close(value, wanted[0])
+
+
 def test_fewer_iterations_are_noticed():
     install(SMALL)
     given = inputs(4, 16, torch.float32)

@@ -120,6 +120,19 @@ def test_byte_order_of_a_packed_row():
     assert (row[583:] == 0).all()
 
 
+def test_groups_of_zeros_have_a_scale():
+    """The least scale is that of 1e-4: zeros and smaller numbers do not make it vanish."""
+    x = torch.zeros(1, 512).bfloat16()
+    x[0, 64] = 1e-6
+    (row,) = pack_rows(x)
+    least = 127 + math.floor(math.log2(1e-4 / 448)) + 1
+    assert row[576:583].tolist() == [least] * 7
+    cache = torch.zeros(1, 1, ROW, dtype=torch.uint8)
+    reference.write_latent_rows(x, cache, torch.tensor([0]))
+    assert torch.equal(cache[0, 0], row)
+    assert (unpack_rows(row, 512) - x[0].float()).abs().max() < 1e-7
+
+
 def test_reading_a_row_in_the_wrong_order_changes_it():
     x = torch.randn(2, 512).bfloat16()
     rows = pack_rows(x)
