@@ -192,6 +192,27 @@ def test_any_split_of_a_sequence_gives_the_same_rows(data, ratio, block):
         torch.testing.assert_close(torch.cat(collected), wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("ratio", [4, 128])
+def test_rejected_tokens_leave_no_trace(ratio):
+    """Drafts are computed, refused, and their positions computed again with other tokens."""
+    install(SMALL)
+    made, length = layer(ratio, 8), 3 * ratio
+    tokens = torch.randn(length, 24)
+    whole, _ = step(BINDING, made, Pages([length], 8, made.width), [tokens], [0])
+    pages, rows = Pages([length + 4], 8, made.width), {}
+    done = 0
+    while done < length:
+        drafted = torch.cat((tokens[done : done + 1], torch.randn(3, 24)))
+        step(BINDING, made, pages, [drafted], [done])
+        kept = tokens[done : done + 2]
+        out, _ = step(BINDING, made, pages, [kept], [done])
+        for block in range(done // ratio, (done + len(kept)) // ratio):
+            rows[block] = out[block - done // ratio]
+        done += len(kept)
+    found = torch.stack([rows[block] for block in range(3)])
+    torch.testing.assert_close(found, whole[:3], rtol=1e-4, atol=1e-4)
+
+
 def test_block_0_is_neither_written_nor_needed_when_its_tokens_are_here():
     install(SMALL)
     made, tokens = layer(4, 8), torch.randn(12, 24)
