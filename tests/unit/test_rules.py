@@ -136,11 +136,11 @@ def test_every_rule_of_the_table_is_covered_by_a_firing_case():
 
 
 def test_blockers_say_what_is_missing_and_what_would_run_instead(plan):
-    by_id = {item.id: item for item in plan("recipe=deepseek_v4_a3").blockers}
+    by_id = {item.id: item for item in plan("recipe=kimi_k3_w4a8_a3_4n").blockers}
     assert set(by_id) == {"runtime.family_not_implemented", "runtime.unverified"}
     fix = by_id["runtime.unverified"].fix
-    assert "ascend-run recipe=deepseek_v4_a3 runtime=native accept_unverified=true" in fix
-    assert "ascend-run recipe=deepseek_v4_a3 runtime=vllm_ascend" in fix
+    assert "ascend-run recipe=kimi_k3_w4a8_a3_4n runtime=native accept_unverified=true" in fix
+    assert "ascend-run recipe=kimi_k3_w4a8_a3_4n runtime=vllm_ascend" in fix
 
 
 def test_emulation_needs_no_verified_run(plan):
