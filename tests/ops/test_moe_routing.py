@@ -208,6 +208,28 @@ def test_scatter_index_is_no_gather_index():
     assert not torch.equal(gather, scatter)
 
 
+@pytest.mark.parametrize("active", [-1, 0, 4, 99])
+def test_active_rows_bound_what_all_experts_process(active):
+    """-1 and 0 mean every row; a positive number keeps the first rows in the order of experts."""
+    x, ids = indices((5, 8, 2, 6))
+    options = {"expert_num": 6, "expert_tokens_num_type": 1, "expert_tokens_num_flag": True}
+    every = torch.ops.npu.npu_moe_init_routing_v2(x, ids, **options)
+    rows, index, _, _ = torch.ops.npu.npu_moe_init_routing_v2(x, ids, active_num=active, **options)
+    kept = active if active == 4 else 10
+    assert torch.equal(rows[:kept], every[0][:kept])
+    assert bool(rows[kept:].isnan().all())
+    assert torch.equal(index >= 0, every[1] < kept)
+
+
+@pytest.mark.parametrize("wanted", [None, 0, 4, -3, 99])
+def test_permutation_drops_what_is_behind_the_wanted_rows(wanted):
+    x, ids = indices((5, 8, 2, 6))
+    every, places = moe_routing.moe_permute_npu(x, ids)
+    rows, index = torch.ops.npu.npu_moe_token_permute(x, ids, wanted)
+    assert torch.equal(rows, every[:wanted] if wanted else every)
+    assert torch.equal(index, places)
+
+
 def test_scales_travel_with_int8_rows():
     x, ids = indices((5, 16, 2, 6))
     q, scale = (x * 20).to(torch.int8), torch.rand(5)

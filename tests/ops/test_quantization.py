@@ -24,6 +24,10 @@ def int8(*shape):
     return torch.randint(-128, 128, shape, dtype=torch.int8)
 
 
+def i8_full(value, *shape):
+    return torch.full(shape, value, dtype=torch.int8)
+
+
 def integer_product(x, weight):
     """Exact sums in numpy's int64."""
     return torch.from_numpy(x.numpy().astype(np.int64) @ weight.numpy().astype(np.int64))
@@ -188,6 +192,15 @@ def test_int8_output_with_offset_is_exact(m, k, n, one_scale):
     exact = np.rint((integer_product(x, weight) * 2.0**-9 + offset).numpy()).clip(-128, 127)
     assert y.dtype == torch.int8
     np.testing.assert_array_equal(y.numpy(), exact)
+
+
+@pytest.mark.parametrize("value", [-128, 127])
+@pytest.mark.parametrize("inner", [1, 64, 65535])
+def test_the_largest_sums_are_exact(value, inner):
+    """Some CPUs multiply int8 through saturating int16 sums; a sum of extremes would show it."""
+    x, weight = i8_full(value, 3, inner), i8_full(-128, inner, 16)
+    sums = torch.ops.npu.npu_quant_matmul(x, weight, torch.ones(16), output_dtype=3)
+    assert bool((sums == -128 * value * inner).all())
 
 
 def test_batches_broadcast_as_in_the_documentation():
