@@ -151,12 +151,8 @@ def _page(pages: HybridPages) -> tuple[int, int]:
 
 
 def _overlaid_page(pages: HybridPages, kernel_block: int) -> tuple[int, int]:
-    """vllm-ascend: the state lies over the keys, the convolution window before them.
-
-    Source: vllm_ascend/patch/platform/patch_mamba_config.py:30-150 at 182b75ea.
-    """
-    blocks = -(-pages.recurrent_bytes // (kernel_block * pages.key_bytes))
-    block = kernel_block * blocks
+    """vllm-ascend: the state lies over the keys, the convolution window before them."""
+    block = pages.overlaid_block(kernel_block)
     return block, block * pages.token_bytes + pages.window_bytes
 
 

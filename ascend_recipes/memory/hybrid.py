@@ -28,6 +28,14 @@ class HybridPages:
         """Convolution window and recurrent state of one sequence in one layer."""
         return self.window_bytes + self.recurrent_bytes
 
+    def overlaid_block(self, kernel_block: int) -> int:
+        """Tokens per block under vllm-ascend on A2, A3 and A5.
+
+        The state lies over the keys alone, the convolution window before them
+        (vllm_ascend/patch/platform/patch_mamba_config.py:30-150 at 182b75ea).
+        """
+        return kernel_block * -(-self.recurrent_bytes // (kernel_block * self.key_bytes))
+
 
 @dataclass(frozen=True)
 class _StateShape:

@@ -55,15 +55,19 @@ def state_mode(resolved: ResolvedRecipe) -> str:
 
 
 def unified_block_size(resolved: ResolvedRecipe) -> int | None:
-    """Tokens per block after vLLM has unified pages and states; none without states."""
+    """Tokens per block after the runtime has unified pages and states; none without states."""
     if resolved.recipe.cache.kind != "hybrid" or "state_cache" not in resolved.traits:
         return None
-    drafter = resolved.recipe.drafter
-    return hybrid_pages(
+    recipe = resolved.recipe
+    drafter = recipe.drafter
+    pages = hybrid_pages(
         resolved.config,
-        tp=resolved.recipe.parallel.tp,
-        kernel_block=resolved.recipe.cache.block_size,
+        tp=recipe.parallel.tp,
+        kernel_block=recipe.cache.block_size,
         model_dtype=kv_dtype(resolved),
-        state_dtype=state_dtype(resolved.recipe, resolved.config),
+        state_dtype=state_dtype(recipe, resolved.config),
         num_draft_tokens=0 if drafter.kind == "none" else drafter.num_draft_tokens,
-    ).block_tokens
+    )
+    if recipe.runtime.kind == "vllm_ascend" and recipe.hardware != "310p":
+        return pages.overlaid_block(recipe.cache.block_size)
+    return pages.block_tokens

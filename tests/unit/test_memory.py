@@ -4,6 +4,7 @@ import json
 import struct
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,8 @@ from ascend_recipes.memory.pool import CachePool, PoolGroup
 from ascend_recipes.memory.views import role_views
 from ascend_recipes.memory.weights import plan_weights
 from ascend_recipes.registry.load import load_registry
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -136,6 +139,11 @@ def test_unified_blocks_of_the_sheets(view, model, tp, block):
     found = pool(split(view(f"recipe={HYBRID_RECIPES[model]}"), tp))
     assert {group.block_tokens for group in found.groups} == {block}
     assert found.notes == ()
+
+
+def test_the_plan_names_the_block_of_its_runtime(plan):
+    assert plan().plan.cache.block_size == 896
+    assert plan("runtime=vllm_ascend").plan.cache.block_size == 1536
 
 
 def test_sizes_that_do_not_unify_are_said(view):
@@ -404,3 +412,11 @@ def test_plan_prints_memory(capsys):
     (role,) = json.loads(capsys.readouterr().out)["memory"]["roles"]
     assert role["caches"]["vllm_ascend"]["bytes_per_token"] == 6842.859
     assert role["caches"]["native"]["bytes_per_token"] == 6247.828
+
+
+def test_the_page_about_memory_shows_what_is_printed(capsys):
+    assert main(["plan", "recipe=deepseek_v4_a3"]) == 0
+    printed = {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split("```")[1]
+    shown = [" ".join(line.split()) for line in page.strip().splitlines()[1:]]
+    assert [line for line in shown if line not in printed] == []
