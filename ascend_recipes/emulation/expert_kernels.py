@@ -5,9 +5,11 @@ from typing import Any
 
 from ascend_recipes.emulation import (
     grouped_matmul,
+    grouped_swiglu,
     microscaling,
     moe_exchange,
     moe_gating,
+    moe_permutation,
     moe_routing,
     norm_quant,
     quant_matmul,
@@ -40,20 +42,20 @@ EXPERT_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
         grouped_matmul.grouped_matmul_meta,
     ),
     "npu::npu_grouped_matmul_swiglu_quant": (
-        swiglu_quant.grouped_matmul_swiglu_quant,
-        swiglu_quant.grouped_matmul_swiglu_quant_meta,
+        grouped_swiglu.grouped_matmul_swiglu_quant,
+        grouped_swiglu.grouped_matmul_swiglu_quant_meta,
     ),
     "_C_ascend::grouped_matmul_swiglu_quant_weight_nz": (
-        swiglu_quant.weight_nz,
-        swiglu_quant.weight_nz_meta,
+        grouped_swiglu.weight_nz,
+        grouped_swiglu.weight_nz_meta,
     ),
     "_C_ascend::grouped_matmul_swiglu_quant_weight_nz_tensor_list": (
-        swiglu_quant.weight_nz_tensor_list,
-        swiglu_quant.weight_nz_tensor_list_meta,
+        grouped_swiglu.weight_nz_tensor_list,
+        grouped_swiglu.weight_nz_tensor_list_meta,
     ),
     "_C_ascend::grouped_matmul_swiglu_quant_v2": (
-        swiglu_quant.int4_weight,
-        swiglu_quant.int4_weight_meta,
+        grouped_swiglu.int4_weight,
+        grouped_swiglu.int4_weight_meta,
     ),
     "npu::npu_clipped_swiglu": (swiglu_quant.clipped_swiglu, swiglu_quant.clipped_swiglu_meta),
     "npu::npu_dequant_swiglu_quant": (
@@ -85,14 +87,17 @@ EXPERT_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
         moe_routing.init_routing_meta,
     ),
     "npu::npu_moe_re_routing": (moe_routing.re_routing, moe_routing.re_routing_meta),
-    "npu::npu_moe_token_permute": (moe_routing.token_permute, moe_routing.token_permute_meta),
+    "npu::npu_moe_token_permute": (
+        moe_permutation.token_permute,
+        moe_permutation.token_permute_meta,
+    ),
     "npu::npu_moe_token_unpermute": (
-        moe_routing.token_unpermute,
-        moe_routing.token_unpermute_meta,
+        moe_permutation.token_unpermute,
+        moe_permutation.token_unpermute_meta,
     ),
     "npu::npu_moe_finalize_routing": (
-        moe_routing.finalize_routing,
-        moe_routing.finalize_routing_meta,
+        moe_permutation.finalize_routing,
+        moe_permutation.finalize_routing_meta,
     ),
     "npu::npu_moe_distribute_dispatch_v2": (
         moe_exchange.distribute_dispatch,

@@ -27,6 +27,7 @@ from ascend_recipes.emulation.refusal import (
     check_shape,
     check_unset,
 )
+from ascend_recipes.emulation.undefined import padded
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 LOW = (torch.float16, torch.bfloat16)
@@ -98,13 +99,8 @@ def grouped_matmul(
         raise OperatorRefusedError(NAME, "group_list", "is None", "int64 numbers of the groups")
     stacked = _stack(weight)
     check(x[0].dim() == 2, NAME, "x", f"has {x[0].dim()} dimensions", "2 for group_type 0")
-    ends = group_ends(
-        NAME,
-        group_list,
-        group_list_type,
-        groups=stacked.shape[0],
-        rows=x[0].shape[0],
-    )
+    rows = x[0].shape[0]
+    ends = group_ends(NAME, group_list, group_list_type, groups=stacked.shape[0], rows=rows)
     default = x[0].dtype
     call = Call(
         x_RK=x[0],
@@ -125,21 +121,21 @@ def grouped_matmul(
         }
         for argument, (code, wanted) in pseudo.items():
             check(code == wanted, NAME, argument, f"is {code}", f"{wanted}, with antiquant_scale")
-        return [_padded(_microscaled(replace(call, scale=antiquant_scale[0])), call)]
+        return [padded(_microscaled(replace(call, scale=antiquant_scale[0])), rows)]
     if scale_dtype is not None or per_token_scale_dtype is not None:
         for argument, code in (
             ("scale_dtype", scale_dtype),
             ("per_token_scale_dtype", per_token_scale_dtype),
         ):
             check(code == FLOAT8_E8M0, NAME, argument, f"is {code}", "float8_e8m0fnu (293)")
-        return [_padded(_microscaled(call), call)]
+        return [padded(_microscaled(call), rows)]
     check_unset(NAME, x_dtype=x_dtype, weight_dtype=weight_dtype)
     _check_inner(call)
     if stacked.dtype == torch.int32:
-        return [_padded(_int4(call), call)]
+        return [padded(_int4(call), rows)]
     if x[0].dtype == torch.int8:
-        return [_padded(_int8(call), call)]
-    return [_padded(_float(call), call)]
+        return [padded(_int8(call), rows)]
+    return [padded(_float(call), rows)]
 
 
 def grouped_matmul_meta(
@@ -187,13 +183,6 @@ def int4_sums(x_RK: Tensor, packed_KN: Tensor, scale_N: Tensor) -> Tensor:
         (accumulate(part, weight).float() * scale_N).half().float() for part in (high, low)
     )
     return upper * 16.0 + lower
-
-
-def _padded(y: Tensor, call: Call) -> Tensor:
-    """Append rows that nobody wrote: NaN, or the lowest integer."""
-    missing = call.x_RK.shape[0] - y.shape[0]
-    poison = torch.nan if y.is_floating_point() else torch.iinfo(y.dtype).min
-    return torch.cat((y, y.new_full((missing, y.shape[1]), poison)))
 
 
 def _float(call: Call) -> Tensor:

@@ -19,6 +19,7 @@ from ascend_recipes.emulation.refusal import (
     check_unset,
     relaxes,
 )
+from ascend_recipes.emulation.undefined import padded
 
 LOW = (torch.float16, torch.bfloat16)
 PLAIN, DYNAMIC = 0, 2
@@ -26,7 +27,6 @@ RANK_LIMIT, EXPERT_LIMIT, LOCAL_LIMIT, TOP_K_LIMIT, BATCH_LIMIT = 768, 1024, 204
 HIDDEN_FROM, HIDDEN_TO = 1024, 8192
 ROW_ADDRESS = 128
 """Places of the assistance output that belong to a row; three are used: rank, token, slot."""
-POISON = -128
 
 
 def distribute_dispatch(
@@ -108,8 +108,8 @@ def distribute_dispatch(
     assist[: used * 3] = arrived.address.flatten().int()
     counts = arrived.received_WE.sum(dim=0)
     return (
-        _padded(arrived.values, capacity),
-        _padded(arrived.scale, capacity),
+        padded(arrived.values, capacity),
+        padded(arrived.scale, capacity),
         assist,
         counts if expert_token_nums_type == 1 else counts.cumsum(0),
         arrived.received_WE.t().flatten().cumsum(0).int(),
@@ -336,13 +336,6 @@ def _send(
     )
 
 
-def _padded(rows: Tensor, capacity: int) -> Tensor:
-    """Append rows that nobody wrote."""
-    padded = rows.new_full((capacity, *rows.shape[1:]), _poison(rows.dtype))
-    padded[: rows.shape[0]] = rows
-    return padded
-
-
 def _largest_batch(name: str, tokens: int, world: int, global_bs: int) -> int:
     check(
         global_bs == 0 or (global_bs % world == 0 and global_bs >= tokens * world),
@@ -386,7 +379,3 @@ def _exchange(group: str, rows: Tensor, out: list[int], into: list[int]) -> Tens
         received, rows.contiguous(), into, out, dist.AllToAllOptions()
     ).wait()
     return received
-
-
-def _poison(dtype: torch.dtype) -> float:
-    return torch.nan if dtype.is_floating_point else POISON

@@ -2,14 +2,11 @@
 
 # Shapes: R rows, K inner size, I intermediate (2I with gate and up), E experts
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from ascend_recipes.emulation.group_list import COUNTS, CUMULATIVE, group_ends, row_slices
-from ascend_recipes.emulation.grouped_matmul import int4_sums
-from ascend_recipes.emulation.integer import NIBBLES, accumulate, quantize_rows, unpack_scale
+from ascend_recipes.emulation.group_list import COUNTS, group_ends, row_slices
+from ascend_recipes.emulation.integer import quantize_rows
 from ascend_recipes.emulation.refusal import (
     SMALL,
     OperatorRefusedError,
@@ -20,11 +17,10 @@ from ascend_recipes.emulation.refusal import (
     check_unset,
     relaxes,
 )
+from ascend_recipes.emulation.undefined import padded
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-POISON = -128
-"""What int8 rows hold that the hardware leaves as they were in memory."""
-WIDTH_LIMIT, INNER_LIMIT, DEQUANT_LIMIT = 10240, 65536, 10496
+HALF_LIMIT = 10496
 
 
 def clipped_swiglu(
@@ -47,7 +43,7 @@ def clipped_swiglu(
     check(x.shape[dim] % 2 == 0, name, "x", f"has odd size {x.shape[dim]} along dim {dim}", "even")
     wide = x.float().movedim(dim, -1)
     a, b = (wide[..., ::2], wide[..., 1::2]) if interleaved else wide.chunk(2, dim=-1)
-    y = _swiglu(a.clamp(max=limit), b.clamp(-limit, limit), alpha=alpha, bias=bias)
+    y = swiglu(a.clamp(max=limit), b.clamp(-limit, limit), alpha=alpha, bias=bias)
     return y.movedim(-1, dim).to(x.dtype).contiguous()
 
 
@@ -113,11 +109,11 @@ def dequant_swiglu_quant(
     ends = [rows]
     if group_index is not None:
         check(
-            width // 2 <= DEQUANT_LIMIT and (width % 64 == 0 or relaxes(SMALL)),
+            width // 2 <= HALF_LIMIT and (width % 64 == 0 or relaxes(SMALL)),
             name,
             "x",
             f"has a last dimension of {width}",
-            f"a multiple of 64 up to {2 * DEQUANT_LIMIT} with groups",
+            f"a multiple of 64 up to {2 * HALF_LIMIT} with groups",
         )
         ends = group_ends(name, group_index, COUNTS, groups=groups, rows=rows)
     scaled = torch.cat(
@@ -129,10 +125,10 @@ def dequant_swiglu_quant(
     if swiglu_mode == 1:
         if clamp_limit > 0:
             a, b = a.clamp(max=clamp_limit), b.clamp(-clamp_limit, clamp_limit)
-        y = _swiglu(a, b, alpha=glu_alpha, bias=glu_bias)
+        y = swiglu(a, b, alpha=glu_alpha, bias=glu_bias)
     else:
-        y = _swiglu(a, b, alpha=1.0, bias=0.0)
-    return _poisoned(y, rows)
+        y = swiglu(a, b, alpha=1.0, bias=0.0)
+    return poisoned(y, rows)
 
 
 def custom_dequant_swiglu_quant(
@@ -178,249 +174,12 @@ def dequant_swiglu_quant_meta(x: Tensor, **_: object) -> tuple[Tensor, Tensor]:
     )
 
 
-def grouped_matmul_swiglu_quant(
-    x: Tensor,
-    weight: Tensor,
-    group_list: Tensor,
-    weight_scale: Tensor,
-    x_scale: Tensor,
-    *,
-    bias: Tensor | None = None,
-    offset: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`npu::npu_grouped_matmul_swiglu_quant`: int8 product, scales, SwiGLU, int8 per token.
-
-    The group list holds row ends; rows beyond the last one are undefined.
-    """
-    name = "npu_grouped_matmul_swiglu_quant"
-    check_unset(name, bias=bias, offset=offset)
-    check(weight.dim() == 3, name, "weight", f"has {weight.dim()} dimensions", "[experts, K, N]")
-    values, scale = _int8_swiglu(
-        name, x, list(weight), list(weight_scale), x_scale, group_list, 0.0
-    )
-    return values, scale, _reserved(scale)
-
-
-def grouped_matmul_swiglu_quant_meta(
-    x: Tensor,
-    weight: Tensor,
-    group_list: Tensor,
-    weight_scale: Tensor,
-    x_scale: Tensor,
-    **_: object,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes of `npu_grouped_matmul_swiglu_quant`."""
-    return _swiglu_shapes(x, weight_scale, offset_shape=())
-
-
-def weight_nz(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    x_scale: Tensor,
-    group_list: Tensor,
-    *,
-    bias: Tensor | None = None,
-    offset: Tensor | None = None,
-    swiglu_limit: float = 0.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`_C_ascend::grouped_matmul_swiglu_quant_weight_nz`: the same with a clamp before SwiGLU."""
-    name = "grouped_matmul_swiglu_quant_weight_nz"
-    check_unset(name, bias=bias, offset=offset)
-    check(weight.dim() == 3, name, "weight", f"has {weight.dim()} dimensions", "[experts, K, N]")
-    values, scale = _int8_swiglu(
-        name, x, list(weight), list(weight_scale), x_scale, group_list, swiglu_limit
-    )
-    return values, scale, _reserved(scale)
-
-
-def weight_nz_meta(
-    x: Tensor,
-    weight: Tensor,
-    weight_scale: Tensor,
-    x_scale: Tensor,
-    group_list: Tensor,
-    **_: object,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes of `grouped_matmul_swiglu_quant_weight_nz`."""
-    return _swiglu_shapes(x, weight_scale, offset_shape=())
-
-
-def weight_nz_tensor_list(
-    x: Tensor,
-    weight: Sequence[Tensor],
-    weight_scale: Sequence[Tensor],
-    x_scale: Tensor,
-    group_list: Tensor,
-    *,
-    bias: Tensor | None = None,
-    offset: Tensor | None = None,
-    swiglu_limit: float = 0.0,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`_C_ascend::grouped_matmul_swiglu_quant_weight_nz_tensor_list`: one tensor an expert."""
-    name = "grouped_matmul_swiglu_quant_weight_nz_tensor_list"
-    check_unset(name, bias=bias, offset=offset)
-    check(
-        len(weight) == len(weight_scale),
-        name,
-        "weight_scale",
-        f"holds {len(weight_scale)} tensors",
-        f"{len(weight)}, as weight",
-    )
-    values, scale = _int8_swiglu(
-        name, x, list(weight), list(weight_scale), x_scale, group_list, swiglu_limit
-    )
-    return values, scale, torch.full_like(scale, torch.nan)
-
-
-def weight_nz_tensor_list_meta(
-    x: Tensor,
-    weight: Sequence[Tensor],
-    weight_scale: Sequence[Tensor],
-    x_scale: Tensor,
-    group_list: Tensor,
-    **_: object,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Shapes of `grouped_matmul_swiglu_quant_weight_nz_tensor_list`."""
-    return _swiglu_shapes(x, weight_scale[0], offset_shape=(x.shape[0],))
-
-
-def int4_weight(
-    x: Tensor,
-    weight: Sequence[Tensor],
-    weight_scale: Sequence[Tensor],
-    x_scale: Tensor,
-    group_list: Tensor,
-    smooth_scale: Tensor | None = None,
-    weight_assist_matrix: Sequence[Tensor] | None = None,
-    bias: Tensor | None = None,
-    dequant_mode: int | None = 0,
-    dequant_dtype: int | None = 0,
-    quant_mode: int | None = 0,
-    quant_dtype: int | None = 0,
-    transpose_weight: bool = False,
-    group_list_type: int = 0,
-    tuning_config: Sequence[int] = (),
-    swiglu_limit: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """`_C_ascend::grouped_matmul_swiglu_quant_v2` on int4 weights with scales per channel."""
-    name = "grouped_matmul_swiglu_quant_v2"
-    check_unset(name, smooth_scale=smooth_scale, bias=bias)
-    for argument, value in (
-        ("dequant_mode", dequant_mode),
-        ("dequant_dtype", dequant_dtype),
-        ("quant_mode", quant_mode),
-        ("quant_dtype", quant_dtype),
-    ):
-        check(value == 0, name, argument, f"is {value}", "0")
-    check(not transpose_weight, name, "transpose_weight", "is True", "False")
-    check(len(weight) == 1, name, "weight", f"holds {len(weight)} tensors", "1 tensor")
-    if not weight_assist_matrix:
-        raise OperatorRefusedError(name, "weight_assist_matrix", "is missing", "8 · Σ w · scale")
-    packed, scales, assist = weight[0], weight_scale[0], weight_assist_matrix[0]
-    check_dtype(name, "x", x, (torch.int8,))
-    check_dtype(name, "weight", packed, (torch.int32,))
-    check_shape(name, "weight", packed, (None, x.shape[1], None), "[experts, K, N/8]")
-    experts, columns = packed.shape[0], packed.shape[2] * NIBBLES
-    check_dtype(name, "weight_scale", scales, (torch.int64,))
-    check_shape(name, "weight_scale", scales, (experts, columns), "[experts, N]")
-    check_dtype(name, "weight_assist_matrix", assist, (torch.float32,))
-    check_shape(name, "weight_assist_matrix", assist, (experts, columns), "[experts, N]")
-    _check_token_scale(name, x, x_scale)
-    ends = group_ends(name, group_list, group_list_type, groups=experts, rows=x.shape[0])
-    parts = [
-        int4_sums(x[rows], packed[expert], unpack_scale(scales[expert])) + assist[expert]
-        for expert, rows in enumerate(row_slices(ends))
-    ]
-    return _finish(torch.cat(parts) * x_scale[: ends[-1], None], x.shape[0], swiglu_limit)
-
-
-def int4_weight_meta(
-    x: Tensor, weight: Sequence[Tensor], weight_scale: Sequence[Tensor], *_: object, **__: object
-) -> tuple[Tensor, Tensor]:
-    """Shapes of `grouped_matmul_swiglu_quant_v2`."""
-    return _swiglu_shapes(x, weight_scale[0], offset_shape=())[:2]
-
-
-def _int8_swiglu(
-    name: str,
-    x: Tensor,
-    weight: list[Tensor],
-    weight_scale: list[Tensor],
-    x_scale: Tensor,
-    group_list: Tensor,
-    limit: float,
-) -> tuple[Tensor, Tensor]:
-    check_dtype(name, "x", x, (torch.int8,))
-    check(x.dim() == 2, name, "x", f"has {x.dim()} dimensions", "2")
-    check(x.shape[1] < INNER_LIMIT, name, "x", f"has {x.shape[1]} columns", f"below {INNER_LIMIT}")
-    columns = weight[0].shape[-1]
-    check(
-        columns % 2 == 0 and columns <= WIDTH_LIMIT,
-        name,
-        "weight",
-        f"has {columns} columns",
-        f"an even number up to {WIDTH_LIMIT}",
-    )
-    check(
-        len(weight_scale) == len(weight),
-        name,
-        "weight_scale",
-        f"has {len(weight_scale)} rows",
-        f"{len(weight)}, the experts",
-    )
-    for matrix, scale in zip(weight, weight_scale, strict=True):
-        check_dtype(name, "weight", matrix, (torch.int8,))
-        check_shape(name, "weight", matrix, (x.shape[1], columns), "[K, N]")
-        check_dtype(name, "weight_scale", scale, FLOATS)
-        check_shape(name, "weight_scale", scale, (columns,), "[N]")
-    _check_token_scale(name, x, x_scale)
-    rows = x.shape[0]
-    ends = group_ends(name, group_list, CUMULATIVE, groups=len(weight), rows=rows)
-    parts = [
-        accumulate(x[part], weight[expert]).float() * weight_scale[expert].float()
-        for expert, part in enumerate(row_slices(ends))
-    ]
-    return _finish(torch.cat(parts) * x_scale[: ends[-1], None], rows, limit)
-
-
-def _check_token_scale(name: str, x: Tensor, x_scale: Tensor) -> None:
-    check_dtype(name, "x_scale", x_scale, (torch.float32,))
-    check_shape(name, "x_scale", x_scale, (x.shape[0],), "[rows]")
-
-
-def _reserved(scale: Tensor) -> Tensor:
-    """The offset output, which the vendor reserves: one number without meaning."""
-    return scale.new_full((), torch.nan)
-
-
-def _finish(scaled: Tensor, rows: int, limit: float) -> tuple[Tensor, Tensor]:
-    gate, up = scaled.chunk(2, dim=-1)
-    if limit > 0:
-        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
-    return _poisoned(_swiglu(gate, up, alpha=1.0, bias=0.0), rows)
-
-
-def _swiglu(a: Tensor, b: Tensor, *, alpha: float, bias: float) -> Tensor:
+def swiglu(a: Tensor, b: Tensor, *, alpha: float, bias: float) -> Tensor:
+    """a · sigmoid(alpha · a) · (b + bias)."""
     return a / (1.0 + torch.exp(-alpha * a)) * (b + bias)
 
 
-def _poisoned(y: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+def poisoned(y: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Quantize, and append rows that nobody wrote."""
     values, scale = quantize_rows(y)
-    missing = rows - y.shape[0]
-    return (
-        torch.cat((values, values.new_full((missing, values.shape[1]), POISON))),
-        torch.cat((scale, scale.new_full((missing,), torch.nan))),
-    )
-
-
-def _swiglu_shapes(
-    x: Tensor, weight_scale: Tensor, *, offset_shape: tuple[int, ...]
-) -> tuple[Tensor, Tensor, Tensor]:
-    rows = x.shape[0]
-    return (
-        x.new_empty((rows, weight_scale.shape[-1] // 2), dtype=torch.int8),
-        x.new_empty((rows,), dtype=torch.float32),
-        x.new_empty(offset_shape, dtype=torch.float32),
-    )
+    return padded(values, rows), padded(scale, rows)
