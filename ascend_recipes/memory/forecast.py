@@ -1,9 +1,9 @@
 """Whether a role fits its devices: weights, ranges, and what is left for caches."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ascend_recipes.memory.caches import RUNTIMES, alignment_tokens, cache_pool
 from ascend_recipes.memory.headers import CheckpointSizes, read_checkpoint
@@ -23,8 +23,7 @@ Changeable = Literal["cache", "parallel", "scheduler"]
 _MOST_NODES = 64
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheForecast:
+class CacheForecast(NamedTuple):
     """What the caches of one device hold, under one runtime. Pairs are bounds."""
 
     pool: CachePool
@@ -41,8 +40,7 @@ class CacheForecast:
     """Tokens in whose multiples a cached prefix is found."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RoleMemory:
+class RoleMemory(NamedTuple):
     """Memory of one device of a role."""
 
     role: str
@@ -72,8 +70,19 @@ class RoleMemory:
         return "fits" if low >= 1 else "may fit" if high >= 1 else "does not fit"
 
 
-def forecast(view: RoleView, files: CheckpointSizes | None = None) -> RoleMemory:
-    """Memory of one device of a role, under both runtimes."""
+def forecast(
+    view: RoleView,
+    files: CheckpointSizes | None = None,
+    pools: Mapping[str, CachePool] | None = None,
+) -> RoleMemory:
+    """Memory of one device of a role, under both runtimes.
+
+    Args:
+        view: the role.
+        files: sizes of the checkpoint's tensors, where it is present.
+        pools: cache pools by runtime, where they are known already.
+    """
+    pools = pools or {name: cache_pool(view, name) for name in RUNTIMES}
     recipe = view.recipe
     device = view.hardware.memory_gib * 2**30
     budget = int(device * recipe.cache.memory_fraction)
@@ -94,7 +103,7 @@ def forecast(view: RoleView, files: CheckpointSizes | None = None) -> RoleMemory
         ranges=ranges,
         context=recipe.scheduler.max_model_len,
         sequences=recipe.scheduler.max_num_seqs,
-        caches={name: _forecast_cache(view, cache_pool(view, name), bounds) for name in RUNTIMES},
+        caches={name: _forecast_cache(view, pool, bounds) for name, pool in pools.items()},
     )
 
 
@@ -132,11 +141,13 @@ def smallest_nodes(view: RoleView, files: CheckpointSizes | None = None) -> int 
     if not parallel.ep:
         return first if forecast(view, files).verdict == "fits" else None
     experts = expert_count(Sizes(view.config)) + view.recipe.moe.redundant_experts
+    runtime = view.recipe.runtime.kind
+    pools: dict[str, CachePool] = {runtime: cache_pool(view, runtime)}
     for nodes in range(first, _MOST_NODES + 1):
         dp = nodes * per_node // stage
         if experts % (parallel.tp * dp) == 0:
             wider = changed(view, "parallel", dp=dp)
-            if forecast(wider, files).verdict == "fits":
+            if forecast(wider, files, pools).verdict == "fits":
                 return nodes
     return None
 

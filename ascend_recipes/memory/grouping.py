@@ -8,14 +8,13 @@ it pads every page to one of two sizes, and gives draft layers tensors of their 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ascend_recipes.memory.compressed import OVERLAPPED, CacheShape, CompressedCaches
 from ascend_recipes.memory.pool import PoolGroup
 
 
-@dataclass(frozen=True)
-class CacheLayer:
+class CacheLayer(NamedTuple):
     """One cache of one decoder layer."""
 
     shape: CacheShape
@@ -27,8 +26,7 @@ class CacheLayer:
         return self.shape.block_tokens, self.shape.window
 
 
-@dataclass(frozen=True)
-class Grouping:
+class Grouping(NamedTuple):
     """Groups, and what a block number costs."""
 
     groups: tuple[PoolGroup, ...]
@@ -45,7 +43,10 @@ def cache_layers(
         ratios: raw tokens of a compressed row, by decoder layer; at most 1 for a window only.
         draft_layers: layers of the drafter, which keep a window only.
     """
-    layers = [CacheLayer(shape) for ratio in ratios for shape in _of_layer(caches, ratio)]
+    kinds = {
+        ratio: [CacheLayer(shape) for shape in _of_layer(caches, ratio)] for ratio in set(ratios)
+    }
+    layers = [layer for ratio in ratios for layer in kinds[ratio]]
     layers += [CacheLayer(caches.window_rows(), draft=True)] * draft_layers
     return tuple(layers)
 

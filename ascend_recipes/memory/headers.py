@@ -8,8 +8,8 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ascend_recipes.errors import RecipeError, recipe_error
 
@@ -18,8 +18,7 @@ PARSED_HEADER_BYTES = 2**20
 time, and the sum is known without."""
 
 
-@dataclass(frozen=True)
-class CheckpointSizes:
+class CheckpointSizes(NamedTuple):
     """Bytes of tensor data."""
 
     total: int

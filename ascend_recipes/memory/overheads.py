@@ -4,7 +4,7 @@ Every number says where it comes from. The bounds are arithmetic over sizes of t
 assumed factors; only the communication buffers follow documented sizes.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ascend_recipes.memory.parameters import Sizes, expert_count
 from ascend_recipes.memory.views import RoleView
@@ -27,8 +27,7 @@ _CONTEXT_GIB = (1.0, 3.0)
 _GRAPH_MIB = (8, 64)
 
 
-@dataclass(frozen=True)
-class MemoryRange:
+class MemoryRange(NamedTuple):
     """Bytes of one device, between two bounds."""
 
     name: str

@@ -1,7 +1,7 @@
 """The memory plan of a deployment: every role, and what to change where one does not fit."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ascend_recipes.memory.forecast import (
     CacheForecast,
@@ -21,8 +21,7 @@ from ascend_recipes.schema.base import Json
 _FULLEST = 0.95
 
 
-@dataclass(frozen=True)
-class Remedy:
+class Remedy(NamedTuple):
     """A change of the recipe and whether it helps."""
 
     override: str
@@ -31,8 +30,7 @@ class Remedy:
     """Cache tokens for sure."""
 
 
-@dataclass(frozen=True)
-class RolePlan:
+class RolePlan(NamedTuple):
     """Memory of a role with its smallest machine and remedies."""
 
     memory: RoleMemory
@@ -41,8 +39,7 @@ class RolePlan:
     """Changes that help; empty where the role fits as it is."""
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
+class MemoryPlan(NamedTuple):
     """Memory of every role of a deployment."""
 
     roles: tuple[RolePlan, ...]

@@ -2,8 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ascend_recipes.memory.headers import CheckpointSizes, component_of
 from ascend_recipes.memory.hybrid import DTYPE_BYTES
@@ -35,8 +34,7 @@ w4a4_mxfp4 nobody has published which layers keep 8 bits; experts are counted wi
 WeightSource = Literal["safetensors headers", "architecture"]
 
 
-@dataclass(frozen=True)
-class WeightPlan:
+class WeightPlan(NamedTuple):
     """Weights of one device and of the whole checkpoint, in bytes."""
 
     source: WeightSource

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from ascend_recipes.planning.capture import CAPTURE_CAP
+from ascend_recipes.resolve import ResolvedRecipe
 
 PADDING_FACTOR = 2
 """Largest ratio between a padded and a real batch that a proposal allows by itself."""
@@ -46,6 +47,23 @@ class CaptureDemand:
         """Largest size: covers the largest batch, or is what the cap admits."""
         covering = -(-self.needed // self.stride) * self.stride
         return covering if covering <= self.cap else max(1, self.cap // self.stride) * self.stride
+
+
+def capture_demand(resolved: ResolvedRecipe) -> CaptureDemand:
+    """What a recipe's capture sizes have to serve, with the limits of its hardware."""
+    recipe, limits = resolved.recipe, resolved.hardware.graph
+    tp, drafter, attention = recipe.parallel.tp, recipe.drafter, recipe.attention
+    split = recipe.parallel.sequence or recipe.moe.shared_expert == "dp"
+    split |= attention.kind in ("sfa", "dsa") and attention.context_parallel
+    most = [limits.max_sizes_with_tp if tp > 1 else None]
+    if recipe.graph.kind in ("piecewise", "full_and_piecewise"):
+        most.append(limits.max_piecewise_sizes)
+    return CaptureDemand(
+        largest_batch=recipe.scheduler.max_num_seqs,
+        query_length=1 if drafter.kind == "none" else 1 + drafter.num_draft_tokens,
+        split_over=tp if split else 1,
+        max_sizes=min((limit for limit in most if limit is not None), default=None),
+    )
 
 
 def legal_sizes(sizes: Iterable[int], demand: CaptureDemand) -> tuple[int, ...]:

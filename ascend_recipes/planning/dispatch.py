@@ -8,6 +8,8 @@ is the operator's own need.
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ascend_recipes.resolve import ResolvedRecipe
+
 RUNTIME = "vllm_ascend"
 """The runtime whose choice `communication_method` replays."""
 
@@ -45,6 +47,34 @@ class ExpertLayout:
     """Python package `cann_ops_transformer` is installed: the wide fused operator exists."""
     lora: bool = False
     quantization: str = "bf16"
+
+
+def expert_layout(resolved: ResolvedRecipe, *, wide: bool = False) -> ExpertLayout:
+    """The mixture of experts of a recipe and how it is spread.
+
+    Args:
+        resolved: the recipe.
+        wide: whether Python package `cann_ops_transformer` is installed where it will run.
+    """
+    recipe, config = resolved.recipe, resolved.config
+
+    def size(*fields: str) -> int:
+        found = next((config[name] for name in fields if name in config), 0)
+        return found if isinstance(found, int) else 0
+
+    parallel, experts = recipe.parallel, size("n_routed_experts", "num_experts")
+    return ExpertLayout(
+        hardware=recipe.hardware,
+        experts=experts + recipe.moe.redundant_experts if experts else 0,
+        top_k=size("num_experts_per_tok", "num_experts_per_token"),
+        hidden=size("routed_expert_hidden_size", "hidden_size"),
+        intermediate=size("moe_intermediate_size"),
+        ep=parallel.tp * parallel.dp if parallel.ep else 1,
+        tp=parallel.tp,
+        fused=recipe.moe.fused_communication,
+        wide=wide,
+        quantization=resolved.checkpoint.format,
+    )
 
 
 @dataclass(frozen=True)

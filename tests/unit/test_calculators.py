@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ascend_recipes.planning.capture_sets import (
     CaptureDemand,
+    capture_demand,
     legal_sizes,
     propose_sizes,
     worst_padding,
@@ -27,6 +28,7 @@ from ascend_recipes.planning.degrees import (
 from ascend_recipes.planning.dispatch import (
     ExpertLayout,
     communication_method,
+    expert_layout,
     fused_window_mib,
     token_capacity,
     window_mib,
@@ -78,6 +80,27 @@ def test_limits_of_generations():
     assert len(piecewise) <= 4
     assert piecewise[-1] == 512
     assert len(propose_sizes(CaptureDemand(largest_batch=16, max_sizes=2))) == 2
+
+
+def test_demands_of_recipes(plan):
+    base = capture_demand(plan("drafter=mtp3").resolved)
+    assert (base.largest_batch, base.query_length, base.stride) == (32, 4, 4)
+    split = capture_demand(plan("recipe=glm_5_2_w4a8_a3").resolved)
+    assert (split.stride, split.max_sizes) == (8, None)
+    assert capture_demand(plan("recipe=qwen3_5_27b_w8a8_310p").resolved).max_sizes == 2
+    words = ("recipe=qwen3_8_27b_w8a8_mxfp8_a5", "graph=piecewise")
+    assert capture_demand(plan(*words).resolved).max_sizes == 4
+
+
+def test_experts_of_recipes(plan):
+    flash = expert_layout(plan("recipe=deepseek_v4_a3").resolved)
+    assert (flash.experts, flash.ep, flash.top_k, flash.hidden) == (256, 16, 6, 4096)
+    capacity = token_capacity(flash, 128)
+    assert communication_method(flash, 128, capacity).method == "mc2"
+    assert window_mib(flash, capacity // flash.tp) < 1024
+    latent = expert_layout(plan("recipe=kimi_k3_w4a8_a3_4n").resolved)
+    assert (latent.experts, latent.hidden, latent.top_k, latent.ep) == (896, 3584, 16, 64)
+    assert expert_layout(plan().resolved).experts == 0
 
 
 def test_stream_formula_of_old_drivers():

@@ -366,10 +366,11 @@ def test_remedies_help(plan):
     (role,) = plan_memory(plan(*words).resolved).roles
     assert role.memory.verdict != "fits"
     assert role.smallest_nodes == 2
-    best = next(item for item in role.remedies if item.verdict == "fits")
-    (better,) = plan_memory(plan(*words, *best.override.split()).resolved).roles
-    assert better.memory.verdict == "fits"
-    assert better.memory.cache.tokens[0] == best.tokens
+    assert "fits" in [item.verdict for item in role.remedies]
+    for item in role.remedies:
+        (better,) = plan_memory(plan(*words, *item.override.split()).resolved).roles
+        assert better.memory.verdict == item.verdict
+        assert better.memory.cache.tokens[0] == item.tokens
 
 
 def test_cache_that_the_recipe_fixes_is_taken_as_it_is(view):
