@@ -135,9 +135,10 @@ def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolve
     checkpoint = _checkpoint(recipe, model)
     config, tiny_fields = _effective_config(recipe, model)
     drafter = _drafter(recipe, model)
-    traits = _traits(recipe, model, config)
+    traits = _traits(recipe, model, config) | {f"format_{checkpoint.format}"}
     backends = _backends(recipe, model, registry)
     hooks = _hooks(registry, traits, model)
+    called = _called(registry, backends, hooks, traits, checkpoint)
     platform = next((key for key in hooks if registry.hooks[key].kind is HookKind.PLATFORM), "none")
     return ResolvedRecipe(
         recipe=recipe,
@@ -156,7 +157,7 @@ def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolve
         backends=backends,
         hooks=tuple(key for key in hooks if key != platform),
         platform=platform,
-        bindings=dict(_bindings(recipe, registry, backends, hooks, traits)),
+        bindings=dict(_bindings(recipe, registry, called, traits)),
         patches=_patches(recipe, registry, backends, traits),
     )
 
@@ -198,7 +199,7 @@ def _effective_config(
         return model.config, ()
     from ascend_recipes.tiny import tiny_family
 
-    values = tiny_family(model.family).TINY_VALUES
+    values = tiny_family(model.family).tiny_values(model.config)
     return {**model.config, **values}, tuple(values)
 
 
@@ -263,18 +264,29 @@ def _patches(
     return needed_patches(registry.patches, facts)
 
 
-def _bindings(
-    recipe: Recipe,
+def _called(
     registry: Registry,
     backends: Mapping[str, str],
     hooks: tuple[str, ...],
     traits: frozenset[str],
-) -> Iterator[tuple[str, Binding]]:
-    """One binding an operation: the first provider in the order of preference that fits."""
-    called = {name for key in hooks for name in registry.hooks[key].operations}
+    checkpoint: CheckpointFacts,
+) -> frozenset[str]:
+    """Operations that hooks, backends and the weight format call."""
+    quantization = registry.quantization[checkpoint.format]
+    called = set(quantization.operations)
+    called.update(name for key in hooks for name in registry.hooks[key].operations)
     called.update(
         name for key in set(backends.values()) for name in registry.backends[key].operations
     )
+    if "moe" in traits:
+        called.update(quantization.expert_operations)
+    return frozenset(called)
+
+
+def _bindings(
+    recipe: Recipe, registry: Registry, called: frozenset[str], traits: frozenset[str]
+) -> Iterator[tuple[str, Binding]]:
+    """One binding an operation: the first provider in the order of preference that fits."""
     for name in sorted(called):
         only = ("torch",) if name in recipe.allow_reference else _PROVIDER_ORDER
         chosen = choose_binding(registry.operations[name], recipe.hardware, traits, only)

@@ -10,8 +10,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
@@ -23,8 +24,11 @@ from ascend_recipes.tiny_tokenizer import write_tokenizer
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
 """Part of the content key: raise it when the bytes of a checkpoint change for the same facts."""
+
+UNQUANTIZED = "bf16"
+"""Row of `registry/quantization` of weights in the checkpoint's own dtype."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 MANIFEST = "tiny.json"
@@ -41,6 +45,11 @@ class TinyFamily(Protocol):
     """Published fields that the registry row must state."""
     RELAXED: tuple[str, ...]
     """Limits of the hardware that the tiny sizes break; emulation lifts them."""
+    is_quantized: Callable[[str], bool] | None
+    """Which weights an int8 checkpoint stores in int8; none if the family has no such form."""
+
+    def tiny_values(self, model: Mapping[str, Json]) -> dict[str, Json]:
+        """`TINY_VALUES` with what follows from the published configuration."""
 
     def tiny_config(self, model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
         """Whole `config.json`."""
@@ -81,7 +90,13 @@ def tiny_fields(family: str) -> tuple[str, ...]:
 
 
 def ensure_tiny_checkpoint(
-    folder: Path, *, family: str, model: dict[str, Json], seed: int, dtype: str
+    folder: Path,
+    *,
+    family: str,
+    model: dict[str, Json],
+    seed: int,
+    dtype: str,
+    quantization: str = UNQUANTIZED,
 ) -> Path:
     """Return a complete tiny checkpoint below `folder`, writing it if there is none.
 
@@ -91,31 +106,42 @@ def ensure_tiny_checkpoint(
         model: Full-size configuration of the language model, under its published names.
         seed: Seed of the weights; the same seed gives the same bytes.
         dtype: Type of the stored weights. The numbers are the same in every type.
+        quantization: Row of `registry/quantization` in whose form weights are stored.
 
     Raises:
-        RecipeError: unknown family or dtype, or a fact that is missing.
+        RecipeError: unknown family, dtype or form, or a fact that is missing.
     """
     module = tiny_family(family)
     _check_request(module, family=family, model=model, dtype=dtype)
     config = module.tiny_config(model, dtype=dtype)
-    key = _content_key(config, family=family, seed=seed, dtype=dtype)
-    target = tiny_checkpoint_path(folder, family=family, model=model, seed=seed, dtype=dtype)
+    identity = _Identity(family, seed, dtype, quantization)
+    key = _content_key(config, identity)
+    target = tiny_checkpoint_path(
+        folder, family=family, model=model, seed=seed, dtype=dtype, quantization=quantization
+    )
     if _is_complete(target, key):
         return target
     with _exclusive(folder):
         # Another starter may have finished while this one waited for the lock.
         if not _is_complete(target, key):
-            _write(target, module, config, seed=seed, dtype=dtype, key=key)
+            _write(target, module, config, identity, key=key)
     return target
 
 
 def tiny_checkpoint_path(
-    folder: Path, *, family: str, model: dict[str, Json], seed: int, dtype: str
+    folder: Path,
+    *,
+    family: str,
+    model: dict[str, Json],
+    seed: int,
+    dtype: str,
+    quantization: str = UNQUANTIZED,
 ) -> Path:
     """Where `ensure_tiny_checkpoint` puts the files; nothing is written."""
     config = tiny_family(family).tiny_config(model, dtype=dtype)
-    key = _content_key(config, family=family, seed=seed, dtype=dtype)
-    return folder / f"{family}-{dtype}-seed{seed}-{key[:12]}"
+    key = _content_key(config, _Identity(family, seed, dtype, quantization))
+    form = dtype if quantization == UNQUANTIZED else f"{quantization}-{dtype}"
+    return folder / f"{family}-{form}-seed{seed}-{key[:12]}"
 
 
 def _check_request(
@@ -137,9 +163,19 @@ def _check_request(
         )
 
 
-def _content_key(config: Mapping[str, Json], *, family: str, seed: int, dtype: str) -> str:
-    identity = {"format": FORMAT, "family": family, "seed": seed, "dtype": dtype, "config": config}
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+@dataclass(frozen=True)
+class _Identity:
+    """What, besides the configuration, the bytes of a checkpoint depend on."""
+
+    family: str
+    seed: int
+    dtype: str
+    quantization: str
+
+
+def _content_key(config: Mapping[str, Json], identity: _Identity) -> str:
+    content = {"format": FORMAT, "config": config, **asdict(identity)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _is_complete(target: Path, key: str) -> bool:
@@ -178,9 +214,8 @@ def _write(
     target: Path,
     module: TinyFamily,
     config: dict[str, Json],
+    identity: _Identity,
     *,
-    seed: int,
-    dtype: str,
     key: str,
 ) -> None:
     """Write beside the target and rename; called with the lock held."""
@@ -193,13 +228,46 @@ def _write(
         write_tokenizer(partial, _generation_stops(config))
         for name, content in module.processor_files(config).items():
             _write_json(partial / name, content)
-        _write_shards(partial, module.tiny_tensors(config, seed=seed, dtype=dtype))
+        tensors = module.tiny_tensors(config, seed=identity.seed, dtype=identity.dtype)
+        _write_shards(partial, _stored(partial, module, tensors, identity.quantization))
         sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
         _write_json(partial / MANIFEST, {"key": key, "bytes": cast(Json, sizes)})
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _stored(
+    folder: Path,
+    module: TinyFamily,
+    tensors: "Iterator[tuple[str, torch.Tensor]]",
+    quantization: str,
+) -> "Iterator[tuple[str, torch.Tensor]]":
+    """Tensors in the form of a weight format, with what it puts beside them.
+
+    Raises:
+        RecipeError: a format that tiny checkpoints are not written in.
+    """
+    if quantization == UNQUANTIZED:
+        return tensors
+    if quantization != "w8a8" or module.is_quantized is None:
+        raise recipe_error(
+            "scale.tiny_format",
+            f"tiny checkpoints of this family are not written as {quantization}",
+            at="checkpoint.variant",
+            fix="scale=real",
+        )
+    from ascend_recipes.tiny_modelslim import (
+        DESCRIPTION_FILE,
+        int8_description,
+        int8_tensors,
+    )
+
+    kept = list(tensors)
+    names = [name for name, _ in kept]
+    _write_json(folder / DESCRIPTION_FILE, dict(int8_description(names, module.is_quantized)))
+    return int8_tensors(iter(kept), module.is_quantized)
 
 
 def _generation_stops(config: Mapping[str, Json]) -> tuple[int, ...]:

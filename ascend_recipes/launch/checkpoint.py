@@ -39,6 +39,7 @@ def ensure_checkpoint(planned: "PlannedLaunch", folder: RunFolder, listener: Sta
         "model": dict(resolved.model.config),
         "seed": plan.model.tiny_seed,
         "dtype": resolved.recipe.checkpoint.dtype,
+        "quantization": resolved.checkpoint.format,
     }
     with folder.log.open("ab") as log:
         written = subprocess.run(

@@ -8,9 +8,13 @@ import torch
 from torch import nn
 from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.model_executor.layers.quantization import QuantizationConfig
 
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.ops import operations
+from ascend_recipes.quantization.modelslim import INT8_DYNAMIC, ModelSlimConfig, check_symmetric
+
+PARTS = ("gate", "up", "down")
 
 
 class RoutedExperts(nn.Module):
@@ -18,6 +22,9 @@ class RoutedExperts(nn.Module):
 
     The result of a rank is a part of the sum; the caller reduces over the ranks.
     """
+
+    leaves: tuple[str, ...] = ("weight",)
+    """Tensors of the checkpoint for every part of an expert."""
 
     def __init__(
         self, *, num_experts: int, hidden_size: int, intermediate_size: int, limit: float
@@ -37,16 +44,15 @@ class RoutedExperts(nn.Module):
                 fix="parallel.dp=1",
             )
         ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
-        self.num_experts = num_experts
-        self.limit = limit
-        self.by_expert = parallel.enable_expert_parallel and ranks > 1
-        local = num_experts // ranks if self.by_expert else num_experts
-        self.first_expert = local * rank if self.by_expert else 0
+        by_expert = parallel.enable_expert_parallel and ranks > 1
+        local = num_experts // ranks if by_expert else num_experts
+        self.num_experts, self.limit = num_experts, limit
+        self.first_expert = local * rank if by_expert else 0
         self.last_expert = self.first_expert + local
-        self.rank = 0 if self.by_expert else rank
-        inner = intermediate_size if self.by_expert else intermediate_size // ranks
-        self.gate_up = _weights(local, hidden_size, 2 * inner)
-        self.down = _weights(local, inner, hidden_size)
+        self.rank = 0 if by_expert else rank
+        self.inner = intermediate_size if by_expert else intermediate_size // ranks
+        self.loaded: set[tuple[int, str, str]] = set()
+        self._allocate(local, hidden_size)
 
     def forward(
         self, x_TH: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
@@ -59,37 +65,139 @@ class RoutedExperts(nn.Module):
             first_expert=self.first_expert,
             last_expert=self.last_expert,
         )
-        hidden_R2I = operations.grouped_matmul(rows_RH, self.gate_up, counts_E, cumulative=False)
+        hidden_R2I = operations.grouped_matmul(
+            rows_RH, self.gate_up_weight, counts_E, cumulative=False
+        )
         active_RI = operations.swiglu_clamped(hidden_R2I, limit=self.limit)
-        out_RH = operations.grouped_matmul(active_RI, self.down, counts_E, cumulative=False)
+        out_RH = operations.grouped_matmul(active_RI, self.down_weight, counts_E, cumulative=False)
         return operations.moe_finalize_routing(out_RH, row_index, weights_TK)
 
-    def load(self, expert: int, part: str, loaded: torch.Tensor) -> bool:
-        """Take one tensor of the checkpoint.
+    def load(self, expert: int, part: str, leaf: str, tensor: torch.Tensor) -> None:
+        """Take one tensor of the checkpoint, if this rank has the expert.
 
         Args:
             expert: number of the expert in the model.
-            part: `gate`, `up` or `down`.
-            loaded: `[out, in]`, for all ranks.
-
-        Returns:
-            Whether this rank has the expert.
+            part: one of `PARTS`.
+            leaf: one of `leaves`.
+            tensor: `[out, in]`, or `[out, 1]`, for all ranks.
         """
         if not self.first_expert <= expert < self.last_expert:
-            return False
-        index = expert - self.first_expert
+            return
+        index, first = expert - self.first_expert, self.inner * self.rank
         if part == "down":
-            inner = self.down.shape[1]
-            target_IH, first = self.down[index], inner * self.rank
-            target_IH.data.copy_(loaded[:, first : first + inner].t())
-            return True
-        inner = self.gate_up.shape[2] // 2
-        column, first = (inner if part == "up" else 0), inner * self.rank
-        target_HI = self.gate_up[index, :, column : column + inner]
-        target_HI.data.copy_(loaded[first : first + inner].t())
-        return True
+            target = self.get_parameter(f"down_{leaf}")[index]
+            if leaf == "weight":
+                tensor = tensor[:, first : first + self.inner]
+        else:
+            column = self.inner if part == "up" else 0
+            target = self.get_parameter(f"gate_up_{leaf}")[index]
+            target = target[..., column : column + self.inner]
+            tensor = tensor[first : first + self.inner]
+        target.data.copy_(tensor.t().reshape(target.shape))
+        self.loaded.add((expert, part, leaf))
+
+    def missing(self) -> list[str]:
+        """Tensors that this rank still waits for."""
+        experts = range(self.first_expert, self.last_expert)
+        wanted = ((e, part, leaf) for e in experts for part in PARTS for leaf in self.leaves)
+        return [
+            f"{e}.{part}.{leaf}" for e, part, leaf in wanted if (e, part, leaf) not in self.loaded
+        ]
+
+    def finish_loading(self) -> None:
+        """Nothing to convert."""
+
+    def _allocate(self, experts: int, hidden_size: int) -> None:
+        """`[E, in, out]`, the orientation of the grouped product."""
+        self.gate_up_weight = _empty(experts, hidden_size, 2 * self.inner)
+        self.down_weight = _empty(experts, self.inner, hidden_size)
 
 
-def _weights(experts: int, inputs: int, outputs: int) -> nn.Parameter:
-    """`[E, in, out]`, the orientation of the grouped product."""
-    return nn.Parameter(torch.empty(experts, inputs, outputs), requires_grad=False)
+class Int8Experts(RoutedExperts):
+    """int8 weights with a scale a channel; rows are quantized as they are sorted."""
+
+    leaves = ("weight", "weight_scale", "weight_offset")
+
+    def forward(
+        self, x_TH: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
+    ) -> torch.Tensor:
+        """Weighted sum of the chosen experts of this rank, `[T, H]`."""
+        rows_RH, row_index, counts_E, scale_R = operations.moe_init_routing(
+            x_TH,
+            ids_TK,
+            num_experts=self.num_experts,
+            first_expert=self.first_expert,
+            last_expert=self.last_expert,
+            quantize=True,
+        )
+        active_RI, scale_R = operations.grouped_matmul_swiglu_quant(
+            rows_RH,
+            self.gate_up_weight,
+            self.gate_up_weight_scale,
+            scale_R,
+            counts_E,
+            cumulative=False,
+            limit=self.limit,
+        )
+        out_RH = operations.grouped_quant_matmul(
+            active_RI,
+            self.down_weight,
+            self.down_weight_scale.to(x_TH.dtype),
+            scale_R,
+            counts_E,
+            cumulative=False,
+            output_dtype=x_TH.dtype,
+        )
+        return operations.moe_finalize_routing(out_RH, row_index, weights_TK)
+
+    def finish_loading(self) -> None:
+        """Drop the offsets.
+
+        Raises:
+            RecipeError: an offset that is not zero.
+        """
+        for name in ("gate_up_weight_offset", "down_weight_offset"):
+            check_symmetric(self.get_parameter(name))
+            delattr(self, name)
+
+    def _allocate(self, experts: int, hidden_size: int) -> None:
+        columns = 2 * self.inner
+        self.gate_up_weight = _empty(experts, hidden_size, columns, dtype=torch.int8)
+        self.down_weight = _empty(experts, self.inner, hidden_size, dtype=torch.int8)
+        for leaf in ("weight_scale", "weight_offset"):
+            for part, width in (("gate_up", columns), ("down", hidden_size)):
+                scale = _empty(experts, width, dtype=torch.float32)
+                self.register_parameter(f"{part}_{leaf}", scale)
+
+
+def routed_experts(
+    quant_config: QuantizationConfig | None,
+    *,
+    name: str,
+    num_experts: int,
+    hidden_size: int,
+    intermediate_size: int,
+    limit: float,
+) -> RoutedExperts:
+    """Experts in the format of the checkpoint.
+
+    Args:
+        quant_config: format of the checkpoint; none for float weights.
+        name: name of the experts in the checkpoint, without a number.
+        num_experts: experts of the model.
+        hidden_size: H.
+        intermediate_size: I over all ranks.
+        limit: largest value of gate and up.
+    """
+    described = isinstance(quant_config, ModelSlimConfig) and quant_config.scheme(f"{name}.0.w1")
+    cls = Int8Experts if described == INT8_DYNAMIC else RoutedExperts
+    return cls(
+        num_experts=num_experts,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        limit=limit,
+    )
+
+
+def _empty(*shape: int, dtype: torch.dtype | None = None) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape, dtype=dtype), requires_grad=False)

@@ -59,6 +59,7 @@ def checkpoint_folder(resolved: ResolvedRecipe) -> Path:
             model=resolved.model.config,
             seed=recipe.scale.seed,
             dtype=recipe.checkpoint.dtype,
+            quantization=resolved.checkpoint.format,
         )
     facts = resolved.checkpoint
     folder = (facts.hub or facts.modelscope or recipe.model).rpartition("/")[2]
@@ -173,6 +174,10 @@ def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
     section.recipe("block_size", cache.block_size, "cache.block_size")
     section.recipe("enable_prefix_caching", cache.prefix_caching, "cache.prefix_caching")
     section.recipe("gpu_memory_utilization", cache.memory_fraction, "cache.memory_fraction")
+    native = resolved.recipe.runtime.kind == "native"
+    if cache.kind == "heterogeneous" and cache.retention_interval_tokens and native:
+        path = "cache.retention_interval_tokens"
+        section.recipe("prefix_cache_retention_interval", cache.retention_interval_tokens, path)
     if cache.kind != "paged" and "serve" not in resolved.recipe.roles:
         because = "caches of several kinds: with a KV connector vLLM would fall back to one kind"
         section.decided("disable_hybrid_kv_cache_manager", False, because, _add_cache)

@@ -26,4 +26,6 @@ def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
     if resolved.recipe.device.kind == "emulated":
         because = "torch must not look for NPU libraries"
         section.decided("TORCH_DEVICE_BACKEND_AUTOLOAD", "0", because, plan_environment)
+        because = "a tiny model's tensors are too small to share, and a laptop has few cores"
+        section.decided("OMP_NUM_THREADS", "1", because, plan_environment)
     return {name: str(value) for name, value in section.values.items()}

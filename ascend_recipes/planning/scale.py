@@ -21,6 +21,7 @@ TINY_PLAN_FIELDS = frozenset(
         "engine.data_parallel_size",
         "engine.distributed_executor_backend",
         "engine.compilation_config.cudagraph_capture_sizes",
+        "env.OMP_NUM_THREADS",
         "env.TORCH_DEVICE_BACKEND_AUTOLOAD",
         "graph.capture_sizes",
         "cache.block_size",

@@ -7,6 +7,7 @@ from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.parallel import ParallelSpec
 from ascend_recipes.schema.plan import GroupPlan, LayerPlan, RolePlan
 from ascend_recipes.schema.roles import role_recipe
+from ascend_recipes.schema.rows import LayerFacts
 from ascend_recipes.schema.serving import RoleName, RoleSpec
 
 
@@ -19,7 +20,7 @@ def plan_layers(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[LayerPlan, ..
             LayerPlan(
                 pattern=resolved.model.layer_pattern,
                 kind=layer.kind,
-                count=_effective_count(resolved, layer.count),
+                count=_effective_count(resolved, layer),
                 backend=backend,
                 cache=resolved.registry.backends[backend].cache,
             )
@@ -140,9 +141,13 @@ def _dies_per_node(resolved: ResolvedRecipe, role: RoleName, world: int, nodes: 
     return dies
 
 
-def _effective_count(resolved: ResolvedRecipe, count: int) -> int:
+def _effective_count(resolved: ResolvedRecipe, layer: LayerFacts) -> int:
     """Layers of a kind in the model that runs: tiny keeps the proportions."""
     full, actual = resolved.model.config["num_hidden_layers"], resolved.config["num_hidden_layers"]
     assert isinstance(full, int)
     assert isinstance(actual, int)
-    return max(1, count * actual // full)
+    ratios = resolved.config.get("compress_ratios")
+    if isinstance(ratios, list):
+        kinds = [f"compressed_{ratio}" if ratio else "sliding_attention" for ratio in ratios]
+        return kinds[:actual].count(layer.kind)
+    return max(1, layer.count * actual // full)

@@ -40,7 +40,7 @@ def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:
             at="hardware",
             fix=instead,
         )
-    elif not resolved.quantization.native:
+    elif not _reads_format(resolved):
         yield Finding(
             id="runtime.format_not_implemented",
             message=f"the native runtime does not read {resolved.checkpoint.format} weights yet",
@@ -54,6 +54,12 @@ def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:
             at="drafter.kind",
             fix=f"drafter=none, or {instead}",
         )
+
+
+def _reads_format(resolved: ResolvedRecipe) -> bool:
+    return resolved.quantization.native and (
+        resolved.checkpoint.format in resolved.model.native_formats
+    )
 
 
 def _slow_operations(resolved: ResolvedRecipe) -> Iterator[Finding]:

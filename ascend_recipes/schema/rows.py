@@ -76,6 +76,8 @@ class ModelRow(FactRow):
     """Whether the native runtime implements the family."""
     native_drafters: tuple[Name, ...] = ()
     """Drafters of the family that the native runtime implements."""
+    native_formats: tuple[Name, ...] = ("bf16",)
+    """Rows of `registry/quantization` that the native runtime reads for the family."""
     config: dict[str, Json]
     """Fields of the language model's configuration, under their published names."""
     layers: tuple[LayerFacts, ...]
@@ -166,6 +168,10 @@ class QuantizationRow(FactRow):
     """Hardware capabilities."""
     native: bool
     """Whether the native runtime implements the format."""
+    operations: tuple[Name, ...] = ()
+    """What linear layers of the format call."""
+    expert_operations: tuple[Name, ...] = ()
+    """What routed experts of the format call."""
     max_tp: Count | None = None
 
 

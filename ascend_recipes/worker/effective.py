@@ -9,6 +9,7 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import MambaSpec
 
+from ascend_recipes.cache.compressed import CompressedCache
 from ascend_recipes.receipts import EffectiveValues
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def effective_values(worker: "AscendWorker") -> EffectiveValues:
     model = runner.get_model()
     tokens, _ = get_kv_cache_capacity(worker.vllm_config, runner.kv_cache_config)
     return EffectiveValues(
-        block_size=cache.block_size,
+        block_size=_block_size(worker),
         kernel_block_sizes=tuple(runner._kernel_block_sizes),
         num_blocks=num_blocks,
         num_kv_tokens=tokens,
@@ -47,6 +48,20 @@ def effective_values(worker: "AscendWorker") -> EffectiveValues:
         max_num_batched_tokens=worker.scheduler_config.max_num_batched_tokens,
         quantization=worker.model_config.quantization,
     )
+
+
+def _block_size(worker: "AscendWorker") -> int:
+    """Tokens of a block, of window blocks where caches of several kinds share the pool.
+
+    With several kinds vLLM's own field holds the smallest block of any of them.
+    """
+    layers = worker.compilation_config.static_forward_context.values()
+    windows = {
+        layer.shape.block_tokens
+        for layer in layers
+        if isinstance(layer, CompressedCache) and layer.shape.role == "window"
+    }
+    return windows.pop() if len(windows) == 1 else worker.cache_config.block_size
 
 
 def layer_classes(model: nn.Module) -> dict[str, int]:

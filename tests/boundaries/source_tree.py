@@ -34,7 +34,15 @@ HEAVY = frozenset(
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "paths", "schema"}),
     frozenset(
-        {"operations_table", "yaml_files", "tiny_tokenizer", "tiny_weights", "receipts", "tiny"}
+        {
+            "operations_table",
+            "yaml_files",
+            "tiny_tokenizer",
+            "tiny_weights",
+            "tiny_modelslim",
+            "receipts",
+            "tiny",
+        }
     ),
     frozenset({"registry", "patching"}),
     frozenset({"compose"}),

@@ -68,6 +68,7 @@ def running_engine(
         model=dict(model.config),
         seed=0,
         dtype=str(planned.plan.engine["dtype"]),
+        quantization=planned.resolved.checkpoint.format,
     )
     plan_file = run_folder / "plan.json"
     plan_file.write_text(planned.plan.to_json(), encoding="utf-8")
@@ -112,7 +113,13 @@ def engine_of(
 @pytest.fixture(scope="session")
 def chunked(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """float32, chunks of 128 tokens, no prefix caching, a cache that eight prompts overflow."""
-    words = (*FLOAT32, RAW, "cache.prefix_caching=false", "scheduler.max_num_batched_tokens=128")
+    words = (
+        *FLOAT32,
+        RAW,
+        "cache.prefix_caching=false",
+        "cache.memory_bytes=67108864",
+        "scheduler.max_num_batched_tokens=128",
+    )
     with engine_of(*words) as engine:
         yield engine
 

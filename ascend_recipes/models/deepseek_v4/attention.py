@@ -47,8 +47,9 @@ class CompressedSparseAttention(nn.Module):
         ratio: int,
         quant_config: QuantizationConfig | None,
         prefix: str,
+        weights: str,
     ) -> None:
-        """Build, with the caches that the ratio calls for."""
+        """Build, with the caches that the ratio calls for; names as in the layer."""
         super().__init__()
         ranks = get_tensor_model_parallel_world_size()
         self.ratio = max(ratio, 1)
@@ -57,7 +58,7 @@ class CompressedSparseAttention(nn.Module):
         self.head = config.head_dim
         self.scale = self.head**-0.5
         self.epsilon = config.rms_norm_eps
-        self._build_projections(config, quant_config, prefix)
+        self._build_projections(config, quant_config, weights)
         self.attn_sink = nn.Parameter(torch.empty(self.num_heads, dtype=torch.float32), False)
         self.attn_sink.weight_loader = _load_heads_of_rank  # type: ignore[attr-defined]
         self.register_buffer("unit_weight", torch.ones(self.head), persistent=False)
@@ -78,7 +79,12 @@ class CompressedSparseAttention(nn.Module):
             )
         if self.ratio == OVERLAPPED:
             self.indexer = LightningIndexer(
-                vllm_config, config, caches, quant_config=quant_config, prefix=f"{prefix}.indexer"
+                vllm_config,
+                config,
+                caches,
+                quant_config=quant_config,
+                prefix=f"{prefix}.indexer",
+                weights=f"{weights}.indexer",
             )
         self.swa_cache = WindowCache(
             vllm_config,
@@ -91,28 +97,28 @@ class CompressedSparseAttention(nn.Module):
         )
 
     def _build_projections(
-        self, config: Any, quant_config: QuantizationConfig | None, prefix: str
+        self, config: Any, quant_config: QuantizationConfig | None, weights: str
     ) -> None:
         hidden, query_rank = config.hidden_size, config.q_lora_rank
         width = config.num_attention_heads * self.head
         grouped = config.o_groups * config.o_lora_rank
         self.wq_a = ReplicatedLinear(
-            hidden, query_rank, bias=False, quant_config=quant_config, prefix=f"{prefix}.wq_a"
+            hidden, query_rank, bias=False, quant_config=quant_config, prefix=f"{weights}.wq_a"
         )
         self.q_norm = PlainRMSNorm(query_rank, self.epsilon)
         self.wq_b = ColumnParallelLinear(
-            query_rank, width, bias=False, quant_config=quant_config, prefix=f"{prefix}.wq_b"
+            query_rank, width, bias=False, quant_config=quant_config, prefix=f"{weights}.wq_b"
         )
         self.wkv = ReplicatedLinear(
-            hidden, self.head, bias=False, quant_config=quant_config, prefix=f"{prefix}.wkv"
+            hidden, self.head, bias=False, quant_config=quant_config, prefix=f"{weights}.wkv"
         )
         self.kv_norm = PlainRMSNorm(self.head, self.epsilon)
         # Not quantized: the grouped product takes the weight itself.
         self.wo_a = ColumnParallelLinear(
-            width // config.o_groups, grouped, bias=False, prefix=f"{prefix}.wo_a"
+            width // config.o_groups, grouped, bias=False, prefix=f"{weights}.wo_a"
         )
         self.wo_b = RowParallelLinear(
-            grouped, hidden, bias=False, quant_config=quant_config, prefix=f"{prefix}.wo_b"
+            grouped, hidden, bias=False, quant_config=quant_config, prefix=f"{weights}.wo_b"
         )
 
     def forward(self, x_TH: torch.Tensor, rotation: Rotation) -> torch.Tensor:

@@ -14,7 +14,7 @@ from vllm.distributed import (
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.quantization import QuantizationConfig
 
-from ascend_recipes.moe.experts import RoutedExperts
+from ascend_recipes.moe.experts import routed_experts
 from ascend_recipes.ops import operations
 
 
@@ -56,7 +56,7 @@ class SharedExpert(nn.Module):
     """The expert of every token; its result is this rank's part of a sum."""
 
     def __init__(
-        self, config: Any, quant_config: QuantizationConfig | None, *, prefix: str
+        self, config: Any, quant_config: QuantizationConfig | None, *, weights: str
     ) -> None:
         super().__init__()
         inner = config.moe_intermediate_size * config.n_shared_experts
@@ -66,7 +66,7 @@ class SharedExpert(nn.Module):
             [inner, inner],
             bias=False,
             quant_config=quant_config,
-            prefix=f"{prefix}.gate_up_proj",
+            prefix=f"{weights}.gate_up_proj",
         )
         self.w2 = RowParallelLinear(
             inner,
@@ -74,7 +74,7 @@ class SharedExpert(nn.Module):
             bias=False,
             reduce_results=False,
             quant_config=quant_config,
-            prefix=f"{prefix}.w2",
+            prefix=f"{weights}.w2",
         )
 
     def forward(self, x_TH: torch.Tensor) -> torch.Tensor:
@@ -93,17 +93,21 @@ class ExpertBlock(nn.Module):
         quant_config: QuantizationConfig | None,
         *,
         hashed: bool,
-        prefix: str,
+        weights: str,
     ) -> None:
         super().__init__()
         self.gate = ExpertGate(config, hashed=hashed)
-        self.experts = RoutedExperts(
+        self.experts = routed_experts(
+            quant_config,
+            name=f"{weights}.experts",
             num_experts=config.n_routed_experts,
             hidden_size=config.hidden_size,
             intermediate_size=config.moe_intermediate_size,
             limit=config.swiglu_limit,
         )
-        self.shared_experts = SharedExpert(config, quant_config, prefix=f"{prefix}.shared_experts")
+        self.shared_experts = SharedExpert(
+            config, quant_config, weights=f"{weights}.shared_experts"
+        )
 
     def forward(self, x_TH: torch.Tensor, input_ids_T: torch.Tensor) -> torch.Tensor:
         """Apply to `[T, H]`, with the token ids that the first layers route by."""

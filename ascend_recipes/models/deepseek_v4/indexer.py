@@ -29,6 +29,7 @@ class LightningIndexer(nn.Module):
         *,
         quant_config: QuantizationConfig | None,
         prefix: str,
+        weights: str,
     ) -> None:
         super().__init__()
         self.num_heads, self.head = config.index_n_heads, config.index_head_dim
@@ -39,14 +40,14 @@ class LightningIndexer(nn.Module):
             self.num_heads * self.head,
             bias=False,
             quant_config=quant_config,
-            prefix=f"{prefix}.wq_b",
+            prefix=f"{weights}.wq_b",
         )
         self.weights_proj = ReplicatedLinear(
             config.hidden_size,
             self.num_heads,
             bias=False,
             quant_config=None,
-            prefix=f"{prefix}.weights_proj",
+            prefix=f"{weights}.weights_proj",
         )
         self.compressor = Compressor(
             vllm_config,

@@ -30,7 +30,19 @@ class DecoderLayer(nn.Module):
         hashed: bool,
         quant_config: QuantizationConfig | None,
         prefix: str,
+        weights: str,
     ) -> None:
+        """Build.
+
+        Args:
+            vllm_config: the engine's configuration.
+            config: the model's configuration.
+            ratio: compression of the attention.
+            hashed: whether tokens are routed by a table.
+            quant_config: format of the checkpoint.
+            prefix: name of the layer in vLLM, by which its caches are found.
+            weights: name of the layer in the checkpoint.
+        """
         super().__init__()
         self.epsilon = config.rms_norm_eps
         self.mixing_epsilon = config.hc_eps
@@ -42,8 +54,9 @@ class DecoderLayer(nn.Module):
             ratio=ratio,
             quant_config=quant_config,
             prefix=f"{prefix}.attn",
+            weights=f"{weights}.attn",
         )
-        self.ffn = ExpertBlock(config, quant_config, hashed=hashed, prefix=f"{prefix}.ffn")
+        self.ffn = ExpertBlock(config, quant_config, hashed=hashed, weights=f"{weights}.ffn")
         self.attn_norm = PlainRMSNorm(config.hidden_size, self.epsilon)
         self.ffn_norm = PlainRMSNorm(config.hidden_size, self.epsilon)
         rows, columns = (2 + config.hc_mult) * config.hc_mult, config.hc_mult * config.hidden_size

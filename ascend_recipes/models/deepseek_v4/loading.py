@@ -5,7 +5,7 @@ is `model.layers.3.attn.wq_a.weight`. Experts are stacked, gate and up of the sh
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -49,12 +49,18 @@ def _model_names(
         yield _TOP_NAMES.get(name, f"model.{name}"), tensor
 
 
-def fill_parameters(model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+def fill_parameters(
+    model: nn.Module,
+    weights: Iterable[tuple[str, torch.Tensor]],
+    *,
+    optional: Collection[str] = (),
+) -> set[str]:
     """Give every tensor to its parameter.
 
     Args:
         model: the model with its parameters.
         weights: tensors under the names of modules, experts and the shared one still apart.
+        optional: parameters that may stay as they are.
 
     Returns:
         Names of the parameters that were filled.
@@ -68,7 +74,9 @@ def fill_parameters(model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]
     unknown: list[str] = []
     for name, tensor in weights:
         if match := _EXPERT.match(name):
-            filled |= _load_expert(modules, match, tensor)
+            experts = modules[match[1]]
+            assert isinstance(experts, RoutedExperts)
+            experts.load(int(match[2]), _PARTS[match[3]], match[4], tensor)
             continue
         shard: tuple[int, ...] = ()
         if match := _SHARED.match(name):
@@ -81,18 +89,15 @@ def fill_parameters(model: nn.Module, weights: Iterable[tuple[str, torch.Tensor]
         loader = getattr(parameter, "weight_loader", default_weight_loader)
         loader(parameter, tensor, *shard)
         filled.add(name)
-    _check_complete(unknown, sorted(parameters.keys() - filled))
+    missing = parameters.keys() - filled - set(optional)
+    for name, module in modules.items():
+        if isinstance(module, RoutedExperts):
+            own = {f"{name}.{leaf}" for leaf, _ in module.named_parameters()}
+            missing = (missing - own) | {f"{name}.{rest}" for rest in module.missing()}
+            filled |= own
+            module.finish_loading()
+    _check_complete(unknown, sorted(missing))
     return filled
-
-
-def _load_expert(
-    modules: dict[str, nn.Module], match: re.Match[str], tensor: torch.Tensor
-) -> set[str]:
-    experts = modules[match[1]]
-    assert isinstance(experts, RoutedExperts)
-    part = _PARTS[match[3]]
-    experts.load(int(match[2]), part, tensor)
-    return {f"{match[1]}.{'down' if part == 'down' else 'gate_up'}"}
 
 
 def _check_complete(unknown: list[str], missing: list[str]) -> None:

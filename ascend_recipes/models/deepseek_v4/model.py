@@ -43,6 +43,7 @@ class DeepseekV4Model(nn.Module):
                 hashed=index < config.num_hash_layers,
                 quant_config=vllm_config.quant_config,
                 prefix=f"{prefix}.layers.{index}",
+                weights=f"layers.{index}",
             )
             for index, ratio in enumerate(self.ratios)
         )

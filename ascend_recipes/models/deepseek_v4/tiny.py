@@ -65,15 +65,18 @@ def tiny_ratios(published: list[int], drafter_layers: int) -> list[int]:
     return [*published[:2], *_REPEATED_RATIOS, *([0] * drafter_layers)]
 
 
+def tiny_values(model: Mapping[str, Json]) -> dict[str, Json]:
+    """Fields that tiny changes, the ratios of the model's first layers kept."""
+    published = cast(list[int], model["compress_ratios"])
+    ratios = tiny_ratios(published, cast(int, model["num_nextn_predict_layers"]))
+    return {**TINY_VALUES, "compress_ratios": cast(Json, ratios)}
+
+
 def tiny_config(model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
     """Build config.json from the full model's configuration."""
-    ratios = tiny_ratios(
-        cast(list[int], model["compress_ratios"]), cast(int, model["num_nextn_predict_layers"])
-    )
     return {
         **model,
-        **TINY_VALUES,
-        "compress_ratios": cast(Json, ratios),
+        **tiny_values(model),
         "architectures": ["DeepseekV4ForCausalLM"],
         "model_type": "deepseek_v4",
         "dtype": dtype,
@@ -83,6 +86,23 @@ def tiny_config(model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
 def processor_files(config: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
     """None: the model reads text only."""
     return {}
+
+
+_FLOAT_LAYERS = (
+    ".wo_a.weight",
+    ".compressor.wkv.weight",
+    ".compressor.wgate.weight",
+    ".weights_proj.weight",
+    ".gate.weight",
+    "norm.weight",
+)
+"""Ends of the weights that W8A8 checkpoints leave in float: operators take them as they are."""
+
+
+def is_quantized(name: str) -> bool:
+    """Whether a W8A8 checkpoint stores the weight in int8."""
+    nested = name.startswith(("layers.", "mtp."))
+    return nested and not name.endswith(_FLOAT_LAYERS)
 
 
 def tiny_tensors(config: Mapping[str, Json], *, seed: int, dtype: str) -> _Tensors:

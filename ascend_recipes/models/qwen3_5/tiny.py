@@ -52,6 +52,9 @@ REQUIRED_FACTS = (
 RELAXED: tuple[str, ...] = ()
 """Limits of the hardware that the tiny sizes break: none."""
 
+is_quantized = None
+"""There is no int8 form of the tiny model yet."""
+
 TINY_VISION: dict[str, Json] = {
     "depth": 2,
     "hidden_size": 64,
@@ -66,6 +69,11 @@ TINY_VISION: dict[str, Json] = {
     "deepstack_visual_indexes": [],
 }
 """Vision tower; only patch, merge and activation facts are the published ones."""
+
+
+def tiny_values(_model: Mapping[str, Json]) -> dict[str, Json]:
+    """The same for every model of the family."""
+    return dict(TINY_VALUES)
 
 
 def tiny_config(model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:

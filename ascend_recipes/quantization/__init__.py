@@ -1,0 +1,1 @@
+"""Weight formats: what vLLM's layers do with quantized checkpoints."""
