@@ -169,7 +169,8 @@ def test_logits_taken_for_probabilities_change_the_result():
 # --- penalties -----------------------------------------------------------------------------------
 def penalties(rows, vocabulary):
     prompts = [torch.randint(0, vocabulary, (row % 4,)) for row in range(rows)]
-    outputs = [torch.randint(0, vocabulary, ((3 * row) % 5,)) for row in range(rows)]
+    # Few different tokens, so that some come several times; the first row has none.
+    outputs = [torch.randint(0, vocabulary // 4 + 1, (3 * row,)) for row in range(rows)]
     mask = torch.zeros(rows, vocabulary, dtype=torch.bool)
     counts = torch.zeros(rows, vocabulary, dtype=torch.int64)
     for row in range(rows):
