@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ascend_recipes.memory.forecast import RoleMemory
+    from ascend_recipes.memory.forecast import NodeCount, RoleMemory
     from ascend_recipes.memory.planner import MemoryPlan, RolePlan
 
 _WIDTH = 24
@@ -29,7 +29,7 @@ def _role(role: RolePlan) -> list[Table | Text]:
     head.append(f"  {memory.role}: {memory.dies} dies, ", "default")
     head.append(f"{_gib(memory.budget)} of {_gib(memory.device_bytes)}, {memory.runtime}  ")
     head.append(memory.verdict, _STYLES[memory.verdict])
-    head.append(f"  (smallest: {role.smallest_nodes or 'no number of'} node(s))", "dim")
+    head.append(f"  (smallest: {_nodes(role.smallest)})", "dim")
     page: list[Table | Text] = [head, _bars(memory), _caches(memory)]
     notes = {*memory.weights.notes, *memory.cache.pool.notes}
     page.extend(Text(f"  note     {note}", "dim") for note in sorted(notes))
@@ -37,6 +37,15 @@ def _role(role: RolePlan) -> list[Table | Text]:
         line = Text("  instead  ", "dim").append(remedy.override, "green")
         page.append(line.append(f"  {remedy.verdict}, {remedy.tokens:,} tokens"))
     return page
+
+
+def _nodes(count: NodeCount) -> str:
+    if count.at_best is None:
+        return "no number of nodes"
+    sure = count.for_sure or "more"
+    return (
+        f"{count.at_best} node(s)" if sure == count.at_best else f"{count.at_best} to {sure} nodes"
+    )
 
 
 def _bars(memory: RoleMemory) -> Table:

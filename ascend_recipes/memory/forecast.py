@@ -1,6 +1,6 @@
 """Whether a role fits its devices: weights, ranges, and what is left for caches."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -129,27 +129,46 @@ def changed(view: RoleView, section: Changeable, **values: Json) -> RoleView:
     return with_recipe(view, recipe.model_copy(update={section: spec}))
 
 
-def smallest_nodes(view: RoleView, files: CheckpointSizes | None = None) -> int | None:
-    """Fewest nodes on which the role fits for sure; none if no number up to 64 is enough.
+class NodeCount(NamedTuple):
+    """Fewest nodes on which a role fits; none where no number up to 64 is enough."""
+
+    at_best: int | None
+    """With every range at its lower bound."""
+    for_sure: int | None
+    """With every range at its upper bound."""
+
+
+def smallest_nodes(view: RoleView, files: CheckpointSizes | None = None) -> NodeCount:
+    """Fewest nodes on which the role fits.
 
     Tensor and pipeline parallelism stay. With expert parallelism more nodes mean more replicas,
     over which experts spread; without it they change nothing.
     """
+    at_best = None
+    runtime = view.recipe.runtime.kind
+    pools: dict[str, CachePool] = {runtime: cache_pool(view, runtime)}
+    for nodes, wider in _wider_roles(view):
+        verdict = forecast(wider, files, pools).verdict
+        if verdict != "does not fit":
+            at_best = at_best or nodes
+        if verdict == "fits":
+            return NodeCount(at_best, nodes)
+    return NodeCount(at_best, None)
+
+
+def _wider_roles(view: RoleView) -> Iterator[tuple[int, RoleView]]:
+    """The role on every number of nodes that its experts spread over evenly."""
     parallel, per_node = view.recipe.parallel, view.hardware.dies_per_node
     stage = parallel.tp * parallel.pp
     first = -(-stage // per_node)
     if not parallel.ep:
-        return first if forecast(view, files).verdict == "fits" else None
+        yield first, view
+        return
     experts = expert_count(Sizes(view.config)) + view.recipe.moe.redundant_experts
-    runtime = view.recipe.runtime.kind
-    pools: dict[str, CachePool] = {runtime: cache_pool(view, runtime)}
     for nodes in range(first, _MOST_NODES + 1):
         dp = nodes * per_node // stage
         if experts % (parallel.tp * dp) == 0:
-            wider = changed(view, "parallel", dp=dp)
-            if forecast(wider, files, pools).verdict == "fits":
-                return nodes
-    return None
+            yield nodes, changed(view, "parallel", dp=dp)
 
 
 def _forecast_cache(view: RoleView, pool: CachePool, available: tuple[int, int]) -> CacheForecast:

@@ -52,7 +52,8 @@ def _activations(view: RoleView) -> MemoryRange:
     streams = sizes.first("hc_mult", default=1)
     if expert_count(sizes):
         top = sizes.first("num_experts_per_tok", "num_experts_per_token")
-        inner = top * (hidden + 2 * sizes["moe_intermediate_size"])
+        routed = sizes.first("routed_expert_hidden_size", default=hidden)
+        inner = top * (routed + 2 * sizes["moe_intermediate_size"])
     else:
         inner = 2 * sizes.first("intermediate_size") // tp
     width = 2 * (2 * hidden * streams + inner)

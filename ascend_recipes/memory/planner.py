@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ascend_recipes.memory.forecast import (
     CacheForecast,
+    NodeCount,
     RoleMemory,
     changed,
     checkpoint_sizes,
@@ -34,7 +35,7 @@ class RolePlan(NamedTuple):
     """Memory of a role with its smallest machine and remedies."""
 
     memory: RoleMemory
-    smallest_nodes: int | None
+    smallest: NodeCount
     remedies: tuple[Remedy, ...]
     """Changes that help; empty where the role fits as it is."""
 
@@ -132,7 +133,10 @@ def _role_json(role: RolePlan) -> dict[str, Json]:
         "context_tokens": memory.context,
         "sequences": memory.sequences,
         "caches": {name: _cache_json(item) for name, item in memory.caches.items()},
-        "smallest_nodes": role.smallest_nodes,
+        "smallest_nodes": {
+            "at_best": role.smallest.at_best,
+            "for_sure": role.smallest.for_sure,
+        },
         "remedies": [
             {"override": r.override, "verdict": r.verdict, "tokens": r.tokens}
             for r in role.remedies

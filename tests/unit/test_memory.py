@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ascend_recipes.cli.main import main
+from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import RecipeError
 from ascend_recipes.memory.caches import cache_pool, group_length, latent_bytes
 from ascend_recipes.memory.forecast import forecast, smallest_nodes
@@ -365,7 +366,7 @@ def test_remedies_help(plan):
     words = ("recipe=glm_5_2_w8a8_a3_2n", "nodes=1", "parallel.dp=1")
     (role,) = plan_memory(plan(*words).resolved).roles
     assert role.memory.verdict != "fits"
-    assert role.smallest_nodes == 2
+    assert role.smallest == (1, 2)
     assert "fits" in [item.verdict for item in role.remedies]
     for item in role.remedies:
         (better,) = plan_memory(plan(*words, *item.override.split()).resolved).roles
@@ -379,9 +380,9 @@ def test_cache_that_the_recipe_fixes_is_taken_as_it_is(view):
 
 
 def test_smallest_machine_is_no_larger_than_the_recipe(view):
-    assert smallest_nodes(view("recipe=deepseek_v4_a3")) == 1
-    assert smallest_nodes(view("recipe=deepseek_v4_pro_a3_2n")) == 2
-    assert smallest_nodes(view()) == 1
+    assert smallest_nodes(view("recipe=deepseek_v4_a3")) == (1, 1)
+    assert smallest_nodes(view("recipe=deepseek_v4_pro_a3_2n")) == (2, 2)
+    assert smallest_nodes(view()) == (1, 1)
 
 
 def test_a_row_without_facts_is_no_obstacle(plan):
@@ -421,3 +422,10 @@ def test_the_page_about_memory_shows_what_is_printed(capsys):
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8").split("```")[1]
     shown = [" ".join(line.split()) for line in page.strip().splitlines()[1:]]
     assert [line for line in shown if line not in printed] == []
+
+
+@pytest.mark.parametrize("recipe", [entry.name for entry in recipe_names()])
+def test_no_documented_deployment_is_said_not_to_fit(plan, recipe):
+    for role in plan_memory(plan(f"recipe={recipe}").resolved).roles:
+        assert role.memory.verdict != "does not fit"
+        assert role.smallest.at_best <= role.memory.nodes
