@@ -73,6 +73,7 @@ class Host:
         """Kind -> classes in the loaded model, for what computes attention, caches and norms."""
         from torch import nn
         from vllm.model_executor.custom_op import CustomOp
+        from vllm.model_executor.layers.attention import Attention
         from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 
         found: dict[str, set[str]] = {}
@@ -90,7 +91,7 @@ class Host:
                 add("attention layer", module)
                 add("attention backend", module.get_attn_backend())
                 add("metadata builder", module.get_attn_backend().get_builder_cls())
-                if module.get_attn_backend().get_name() == "CUSTOM":
+                if isinstance(module, Attention):
                     add("attention implementation", module.impl)
         return {kind: tuple(sorted(names)) for kind, names in found.items()}
 

@@ -1,0 +1,150 @@
+"""transformers' DeepSeek-V4 over the same checkpoint, with what a recipe rounds put in by itself.
+
+`float`: the model as it is. `int8`: the indexer's scorer with queries and keys in 8 bits, as the
+A2 and A3 kernel rounds. `w8a8`: besides, every quantized layer multiplies what int8 holds.
+Written from the vendor's documents, without our operations.
+"""
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ascend_recipes.torchvision_schemas import define_missing_schemas
+
+Rounding = Literal["float", "int8", "w8a8"]
+
+INT8_LIMIT = 127
+HEAD_SCORE_SCALE = 1024
+"""The kernel divides integer products by this before it rounds them to float16."""
+
+QUANTIZED_LINEAR = (
+    ".self_attn.q_a_proj",
+    ".self_attn.q_b_proj",
+    ".self_attn.kv_proj",
+    ".self_attn.o_b_proj",
+    ".indexer.q_b_proj",
+    ".shared_experts.gate_proj",
+    ".shared_experts.up_proj",
+    ".shared_experts.down_proj",
+)
+
+
+@cache
+def oracle_model(checkpoint: Path, rounding: Rounding, scratch: Path) -> Any:
+    define_missing_schemas()
+    from transformers import DeepseekV4ForCausalLM
+
+    folder = dequantized(checkpoint, scratch) if rounding == "w8a8" else checkpoint
+    model = DeepseekV4ForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    for name, module in list(model.named_modules()):
+        kind = type(module).__name__
+        if kind == "DeepseekV4IndexerScorer" and rounding != "float":
+            module.forward = Int8Scorer(module).forward
+        if rounding == "w8a8" and name.endswith(QUANTIZED_LINEAR):
+            module.forward = quantized_linear(module)
+        if rounding == "w8a8" and kind == "DeepseekV4Experts":
+            module.forward = quantized_experts(module)
+    return model.eval()
+
+
+@torch.no_grad()
+def oracle_logits(
+    checkpoint: Path,
+    prompt: list[int],
+    tokens: list[int],
+    *,
+    rounding: Rounding,
+    scratch: Path,
+) -> Tensor:
+    """Logits before each generated token, float32 `[tokens, vocabulary]`, in one pass."""
+    model = oracle_model(checkpoint, rounding, scratch)
+    logits = model(input_ids=torch.tensor([prompt + tokens]), use_cache=False).logits
+    return logits[0, len(prompt) - 1 : -1].float()
+
+
+class Int8Scorer:
+    """Scores of compressed keys with 8-bit queries and keys."""
+
+    def __init__(self, scorer: nn.Module) -> None:
+        self.scorer = scorer
+
+    def forward(self, q: Tensor, compressed_kv: Tensor, hidden_states: Tensor) -> Tensor:
+        query, query_scale = int8_rows(rotated(q))
+        keys, key_scale = int8_rows(rotated(compressed_kv))
+        products = torch.einsum("bshd,btd->bsht", query, keys)
+        head_scores = (products.clamp(min=0) / HEAD_SCORE_SCALE).half().float()
+        scorer = self.scorer
+        factor = scorer.softmax_scale * scorer.weights_scaling
+        weights = scorer.weights_proj(hidden_states).float() * factor
+        weights = (weights.half() * query_scale.half()).half().float()
+        scores = torch.einsum("bsht,bsh->bst", head_scores, weights)
+        return scores * key_scale.half().float().unsqueeze(1)
+
+
+def rotated(x: Tensor) -> Tensor:
+    """Orthogonal Hadamard rotation in Sylvester's order."""
+    matrix = torch.ones(1, 1)
+    while matrix.shape[0] < x.shape[-1]:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    return x.float() @ matrix * x.shape[-1] ** -0.5
+
+
+def int8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Integers as floats, and a float32 scale a row."""
+    scale = x.abs().amax(-1) / INT8_LIMIT
+    rows = (x / scale.unsqueeze(-1)).round()
+    return rows.nan_to_num(0.0), scale
+
+
+def fake_quantized(x: Tensor) -> Tensor:
+    rows, scale = int8_rows(x)
+    return rows * scale.unsqueeze(-1)
+
+
+def quantized_linear(module: nn.Linear) -> Any:
+    return lambda x: nn.functional.linear(fake_quantized(x), module.weight)
+
+
+def quantized_experts(module: Any) -> Any:
+    def forward(hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        out = torch.zeros_like(hidden_states)
+        rows = fake_quantized(hidden_states)
+        for expert in top_k_index.unique().tolist():
+            token, slot = (top_k_index == expert).nonzero(as_tuple=True)
+            hidden = nn.functional.linear(rows[token], module.gate_up_proj[expert])
+            active = fake_quantized(module._apply_gate(hidden))
+            part = nn.functional.linear(active, module.down_proj[expert])
+            out.index_add_(0, token, part * top_k_weights[token, slot, None])
+        return out
+
+    return forward
+
+
+def dequantized(checkpoint: Path, scratch: Path) -> Path:
+    """The checkpoint with int8 weights multiplied out, in float32."""
+    target = scratch / checkpoint.name
+    target.mkdir(parents=True, exist_ok=True)
+    index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
+    names = index["weight_map"]
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(set(names.values())):
+        with safe_open(checkpoint / file, "pt") as handle:
+            tensors |= {name: handle.get_tensor(name) for name in names if names[name] == file}
+    floats = {}
+    for name, tensor in tensors.items():
+        if name.endswith(("weight_scale", "weight_offset")):
+            continue
+        if tensor.dtype == torch.int8:
+            tensor = tensor.float() * tensors[name.replace(".weight", ".weight_scale")]
+        floats[name] = tensor
+    save_file(floats, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "config.json").write_text((checkpoint / "config.json").read_text())
+    return target

@@ -1,0 +1,170 @@
+"""DeepSeek-V4 in real vLLM on the emulated device, against transformers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.vllm.conftest import FLOAT32, RAW, Engine
+from tests.vllm.oracle import dense, prompt_of
+from tests.vllm.oracle_deepseek_v4 import Rounding, oracle_logits
+
+pytestmark = pytest.mark.vllm
+
+RECIPE = "recipe=deepseek_v4_a3"
+UNQUANTIZED = ("quant=none", "checkpoint.variant=bf16")
+
+TOLERANCE = 1e-3
+"""Largest difference of a float32 logit; logits have a deviation of 2."""
+
+LENGTHS = (1, 3, 127, 128, 129, 515, 1500)
+MIXED = (5, 300, 17, 129, 1, 400)
+LONG = 515
+"""Tokens with 128 compressed blocks, four times what the indexer selects."""
+
+
+SEEDS = {LONG: 1515}
+"""Seeds of prompts whose selected blocks are no near ties; the length itself elsewhere."""
+
+ONE_TOKEN_PROMPTS = 8
+
+
+@pytest.fixture(scope="module")
+def floats(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32 indexer and caches, chunks of 96 tokens."""
+    words = (
+        *(RECIPE, *UNQUANTIZED, *FLOAT32, RAW, "drafter=none", "cache.precision=float"),
+        *("cache.prefix_caching=false", "scheduler.max_num_batched_tokens=96"),
+        "scheduler.async_scheduling=false",
+    )
+    with engine_of(*words) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def drafting(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """The recipe's int8 indexer, drafter and prefix caching over float weights."""
+    with engine_of(RECIPE, *UNQUANTIZED, *FLOAT32, RAW) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def quantized(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """The recipe's formats, numbers in float32."""
+    with engine_of(RECIPE, *FLOAT32, RAW) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("oracle")
+
+
+def assert_matches(
+    engine: Engine, prompt: list[int], answer: dict, rounding: Rounding, scratch: Path
+) -> None:
+    """Greedy tokens equal, logits of every step and token close."""
+    checkpoint = Path(engine.planned.plan.model.checkpoint)
+    expected = oracle_logits(
+        checkpoint, prompt, answer["tokens"], rounding=rounding, scratch=scratch
+    )
+    assert answer["tokens"] == expected.argmax(-1).tolist()
+    actual = dense(answer["logits"], expected.shape[-1])
+    assert (actual - expected).abs().max().item() < TOLERANCE
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_float_prompt_in_chunks(floats: Engine, length: int, scratch: Path):
+    prompt = prompt_of(length, seed=SEEDS.get(length, length))
+    (answer,) = floats.generate([prompt], max_tokens=6)
+    assert_matches(floats, prompt, answer, "float", scratch)
+    steps = [step for step in floats.step_trace() if any(p for _, p in step.values())]
+    assert len(steps) == -(-length // 96)
+
+
+def test_float_requests_share_steps(floats: Engine, scratch: Path):
+    prompts = [prompt_of(length, seed=200 + length) for length in MIXED]
+    answers = floats.generate(prompts, max_tokens=8)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_matches(floats, prompt, answer, "float", scratch)
+    kinds = [{prefilling for _, prefilling in step.values()} for step in floats.step_trace()]
+    assert any(len(kind) == 2 for kind in kinds)
+
+
+def test_indexer_has_to_choose(floats: Engine):
+    config = floats.planned.resolved.config
+    assert config["index_topk"] * 4 * 4 <= LONG
+
+
+def test_our_classes_are_everywhere(floats: Engine):
+    modules = floats.live_modules()
+    foreign = {
+        kind: [name for name in names if not name.startswith("ascend_recipes.")]
+        for kind, names in modules.items()
+    }
+    assert not any(foreign.values()), foreign
+    assert len(modules["attention layer"]) == 3
+
+
+def test_every_planned_binding_is_called(floats: Engine):
+    floats.generate([prompt_of(40, seed=1)], max_tokens=2, temperature=1.0, top_k=5)
+    (calls,) = floats.record_calls()
+    assert set(calls) == set(floats.planned.plan.operations)
+    assert [name for name, count in calls.items() if count == 0] == []
+
+
+def test_receipt_says_window_block_and_relaxations(floats: Engine):
+    (receipt,) = [item for item in floats.receipts() if item.effective is not None]
+    assert receipt.effective.block_size == floats.planned.plan.cache.block_size
+    assert receipt.relaxed == ("cache.float32", "dtype.float32", "shape.small")
+    assert receipt.effective.model_class == (
+        "ascend_recipes.models.deepseek_v4.model:AscendDeepseekV4ForCausalLM"
+    )
+
+
+@pytest.mark.parametrize("length", [3, 129, 200])
+def test_int8_indexer_with_drafts(drafting: Engine, length: int, scratch: Path):
+    prompt = prompt_of(length, seed=2000 + length)
+    (answer,) = drafting.generate([prompt], max_tokens=8)
+    assert_matches(drafting, prompt, answer, "int8", scratch)
+    assert drafting.counter("vllm:spec_decode_num_draft_tokens") > 0
+
+
+def test_int8_indexer_selects_as_the_kernel_rounds(drafting: Engine, scratch: Path):
+    # Rounding at a half turns with the last bit of float32: of some thousand selections a few
+    # differ. What is left is small against what quantization itself does.
+    prompt = prompt_of(LONG, seed=LONG)
+    (answer,) = drafting.generate([prompt], max_tokens=4)
+    checkpoint = Path(drafting.planned.plan.model.checkpoint)
+    errors = {}
+    for rounding in ("int8", "float"):
+        expected = oracle_logits(
+            checkpoint, prompt, answer["tokens"], rounding=rounding, scratch=scratch
+        )
+        errors[rounding] = (dense(answer["logits"], expected.shape[-1]) - expected).abs().max()
+        assert answer["tokens"] == expected.argmax(-1).tolist()
+    assert errors["int8"] < errors["float"] / 2
+
+
+def test_int8_weights_agree_until_a_rounding_turns(quantized: Engine, scratch: Path):
+    # Activations that lie at a half are rounded by the last bit of float32, and one int8 step
+    # moves a logit by tenths: without any such activation logits are equal, with a wrong scale
+    # they never are.
+    checkpoint = Path(quantized.planned.plan.model.checkpoint)
+    equal = 0
+    for seed in range(ONE_TOKEN_PROMPTS):
+        prompt = prompt_of(1, seed=seed)
+        (answer,) = quantized.generate([prompt], max_tokens=1)
+        expected = oracle_logits(
+            checkpoint, prompt, answer["tokens"], rounding="w8a8", scratch=scratch
+        )
+        error = (dense(answer["logits"], expected.shape[-1]) - expected).abs().max()
+        equal += bool(error < TOLERANCE)
+    assert equal >= ONE_TOKEN_PROMPTS // 2
+
+
+def test_quantized_layers_are_ours(quantized: Engine):
+    (receipt,) = [item for item in quantized.receipts() if item.effective is not None]
+    assert receipt.effective.quantization == "ascend"
+    assert "ascend_recipes.moe.experts:Int8Experts" in receipt.effective.layer_classes
