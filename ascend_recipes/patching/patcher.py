@@ -174,7 +174,8 @@ def _names_bound_to(wanted: object) -> Iterator[str]:
         for name, value in list(vars(module).items()):
             if value is wanted:
                 yield f"{module.__name__}:{name}"
-            elif isinstance(value, type) and value.__module__ == module.__name__:
+            # `isinstance` would ask the object for its class, which deprecated ones answer loudly.
+            elif issubclass(type(value), type) and value.__module__ == module.__name__:
                 for attribute, raw in list(vars(value).items()):
                     if _plain(raw) is wanted:
                         yield f"{module.__name__}:{name}.{attribute}"
