@@ -34,7 +34,12 @@ _SPLIT_NUMBERS = 1024
 
 @dataclass
 class CompressedSparseMetadata(AttentionMetadata):
-    """One step as one cache sees it. Padding requests have no tokens and no context."""
+    """One step as one cache sees it.
+
+    Under a full graph vLLM pads the tokens but leaves the padding requests without any, and what
+    operators give for tokens of nobody is undefined. Here each padding request has a share of
+    them as its whole context, in the null block.
+    """
 
     num_tokens: int
     """Tokens of the step, padding included."""
@@ -72,7 +77,10 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
         self._rows = self._caches[0].shape.rows
         by_ratio = {cache.attention_ratio: cache for cache in self._caches}
         self._readers: dict[int, Any] = by_ratio
-        self._start = torch.zeros(scheduler.max_num_seqs, dtype=torch.int32, device=device)
+        requests = scheduler.max_num_seqs
+        self._query_start = torch.zeros(requests + 1, dtype=torch.int32, device=device)
+        self._kv_lengths = torch.zeros(requests, dtype=torch.int32, device=device)
+        self._start = torch.zeros(requests, dtype=torch.int32, device=device)
         self._slots = torch.full(
             (scheduler.max_num_batched_tokens, 2), -1, dtype=torch.int32, device=device
         )
@@ -96,8 +104,7 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
         """
         common = common_attn_metadata
         requests = common.num_reqs
-        query_start_R1 = common.query_start_loc[: requests + 1]
-        kv_lengths_R = common.seq_lens[:requests]
+        query_start_R1, kv_lengths_R = self._lengths(common)
         start_R = self._start[:requests]
         torch.sub(kv_lengths_R, query_start_R1.diff(), out=start_R)
         metadata = CompressedSparseMetadata(
@@ -113,6 +120,26 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
         elif self._role == "index_keys":
             metadata.splits = self._indexer_splits(metadata)
         return metadata
+
+    def _lengths(self, common: CommonAttentionMetadata) -> tuple[torch.Tensor, torch.Tensor]:
+        """Starts and context lengths, padding tokens dealt to padding requests."""
+        requests = common.num_reqs
+        query_start_R1 = self._query_start[: requests + 1]
+        kv_lengths_R = self._kv_lengths[:requests]
+        bounds_R1 = common.query_start_loc_cpu[: requests + 1]
+        missing = common.num_actual_tokens - int(bounds_R1[-1])
+        if missing == 0:
+            query_start_R1.copy_(common.query_start_loc[: requests + 1])
+            kv_lengths_R.copy_(common.seq_lens[:requests])
+            return query_start_R1, kv_lengths_R
+        padding_R = bounds_R1.diff() == 0
+        share, rest = divmod(missing, int(padding_R.sum()))
+        assert rest == 0, f"{missing} padding tokens cannot be dealt to the padding requests"
+        lengths_R = bounds_R1.diff() + padding_R * share
+        query_start_R1[1:].copy_(lengths_R.cumsum(0))
+        padding_R = padding_R.to(kv_lengths_R.device)
+        kv_lengths_R.copy_(torch.where(padding_R, share, common.seq_lens[:requests]))
+        return query_start_R1, kv_lengths_R
 
     def _pairs(self, slots_T: torch.Tensor) -> torch.Tensor:
         pairs_T2 = self._slots[: slots_T.shape[0]]

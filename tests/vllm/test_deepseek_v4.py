@@ -57,6 +57,14 @@ def quantized(engine_of: Callable[..., Any]) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
+def two_ranks_of_experts(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32, heads and experts split over two worker processes."""
+    words = (RECIPE, *UNQUANTIZED, *FLOAT32, RAW, "drafter=none", "cache.precision=float")
+    with engine_of(*words, "parallel.tp=2", core_process=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("oracle")
 
@@ -131,6 +139,15 @@ def test_int8_indexer_with_drafts(drafting: Engine, length: int, scratch: Path):
     assert drafting.counter("vllm:spec_decode_num_draft_tokens") > 0
 
 
+def test_graphs_with_padding_requests(drafting: Engine, scratch: Path):
+    # Three requests of two tokens each run in the graph of four.
+    prompts = [prompt_of(length, seed=2000 + length) for length in (3, 60, 129)]
+    answers = drafting.generate(prompts, max_tokens=8)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_matches(drafting, prompt, answer, "int8", scratch)
+    assert drafting.replay_counts()[8] > 0
+
+
 def test_int8_indexer_selects_as_the_kernel_rounds(drafting: Engine, scratch: Path):
     # Rounding at a half turns with the last bit of float32: of some thousand selections a few
     # differ. What is left is small against what quantization itself does.
@@ -168,3 +185,12 @@ def test_quantized_layers_are_ours(quantized: Engine):
     (receipt,) = [item for item in quantized.receipts() if item.effective is not None]
     assert receipt.effective.quantization == "ascend"
     assert "ascend_recipes.moe.experts:Int8Experts" in receipt.effective.layer_classes
+
+
+def test_two_ranks(two_ranks_of_experts: Engine, scratch: Path):
+    engine = two_ranks_of_experts
+    prompts = [prompt_of(length, seed=length) for length in (1, 129, 300)]
+    answers = engine.generate(prompts, max_tokens=4)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_matches(engine, prompt, answer, "float", scratch)
+    assert sorted(item.rank for item in engine.receipts() if item.rank is not None) == [0, 1]
