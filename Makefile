@@ -1,6 +1,6 @@
 # Every target works from a clean clone: it sets up .venv first, which is quick once done.
 PYTHON := .venv/bin/python
-RECIPE ?= qwen3_5_27b_a2
+RECIPE ?= deepseek_v4_a3
 PROMPT ?= 你好
 WORKERS ?= 2
 
