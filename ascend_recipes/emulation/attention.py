@@ -1,8 +1,8 @@
-"""Emulated fused infer attention: TND, dense or paged, grouped heads, sparse modes 0, 3, 4."""
+"""Emulated fused infer attention: TND and BSND, dense or paged, grouped heads, modes 0, 2, 3, 4."""
 
-# Shapes: T tokens, N query heads, K kv heads, G query heads of a kv head, D head dim, E value dim,
-#         B blocks, P block size, M rows of a product or blocks of a request, R requests of a
-#         group, Q queries, L keys
+# Shapes: T tokens (in layout BSND rows of the batch, padding included), N query heads, K kv heads,
+#         G query heads of a kv head, D head dim, E value dim, B blocks, P block size, M rows of a
+#         product or blocks of a request, R requests of a group, Q queries, L keys
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,16 +12,22 @@ import torch
 from torch import Tensor
 
 from ascend_recipes.emulation.attention_arguments import (
-    NAME,
     UNLIMITED,
-    Batch,
     Sparsity,
+    check_layout,
+    check_padded_keys,
     check_paging,
     check_tensors,
-    read_lengths,
     read_sparsity,
 )
+from ascend_recipes.emulation.attention_lengths import (
+    NAME,
+    Batch,
+    read_packed_lengths,
+    read_padded_lengths,
+)
 from ascend_recipes.emulation.refusal import check, check_unset
+from ascend_recipes.emulation.undefined import poison
 
 QUERY_TILE = 256
 """Queries whose scores are held at once, to bound memory in long prefills."""
@@ -54,34 +60,64 @@ def fused_infer_attention_score(
     value_antiquant_mode: int = 0,
     **unsupported: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`npu::npu_fused_infer_attention_score` for layout TND.
+    """`npu::npu_fused_infer_attention_score` for layouts TND and BSND.
 
     Returns:
-        Attention [T, N, E] and, with `softmax_lse_flag`, the log-sum-exp [T, N, 1] in float32,
-        else a single zero.
+        Attention [T, N, E] or [B, S, N, E], undefined behind a request's queries, and, with
+        `softmax_lse_flag`, the log-sum-exp [T, N, 1] or [B, N, S, 1] in float32, else one zero.
     """
     check_unset(NAME, **unsupported)
-    for argument, mode in (
-        ("antiquant_mode", antiquant_mode),
-        ("key_antiquant_mode", key_antiquant_mode),
-        ("value_antiquant_mode", value_antiquant_mode),
-    ):
-        check(mode == 0, NAME, argument, f"is {mode}", "0 (quantized caches are not emulated)")
-    check(input_layout == "TND", NAME, "input_layout", f"is '{input_layout}'", "TND")
-    check(inner_precise in (0, 1, 2, 3), NAME, "inner_precise", f"is {inner_precise}", "0 to 3")
+    _check_modes(inner_precise, antiquant_mode, key_antiquant_mode, value_antiquant_mode)
+    check_layout(input_layout)
     kv_heads = num_key_value_heads or num_heads
-    check_tensors(query, key, value, num_heads, kv_heads)
-    batch = read_lengths(query, key, actual_seq_lengths, actual_seq_lengths_kv, block_table)
+    check_tensors(query, key, value, num_heads, kv_heads, input_layout)
+    padded = input_layout == "BSND"
+    if padded and block_table is None:
+        check_padded_keys(query, key, kv_heads)
+    read = read_padded_lengths if padded else read_packed_lengths
+    batch = read(query, key, actual_seq_lengths, actual_seq_lengths_kv, block_table)
     if block_table is not None:
-        check_paging(key, block_table, batch, kv_heads, query.shape[-1], block_size)
-    sparsity = read_sparsity(sparse_mode, atten_mask, pre_tokens, next_tokens, batch)
-    out_TNE = query.new_zeros(*query.shape[:2], _value_dim(value, kv_heads, block_table))
-    lse_TN = torch.full(query.shape[:2], torch.inf, dtype=torch.float32)
+        width = query.shape[-1]
+        check_paging(key, block_table, batch, kv_heads, width, block_size, input_layout)
+    bounds = (pre_tokens, next_tokens)
+    sparsity = read_sparsity(sparse_mode, atten_mask, *bounds, batch, input_layout)
+    value_dim = _value_dim(value, kv_heads, block_table)
+    if padded and block_table is None:
+        key, value = key.flatten(0, 1), value.flatten(0, 1)
+    rows_TND = query.flatten(0, 1) if padded else query
+    out_TNE, lse_TN = _outputs(rows_TND, value_dim, batch)
     for requests in _group(batch):
         key_KRLD, value_KRLE = _collect(key, value, batch, requests, block_table, kv_heads)
-        _attend(query, key_KRLD, value_KRLE, batch, requests, sparsity, scale, out_TNE, lse_TN)
-    lse = lse_TN[..., None] if softmax_lse_flag else torch.zeros(1)
-    return out_TNE, lse
+        _attend(rows_TND, key_KRLD, value_KRLE, batch, requests, sparsity, scale, out_TNE, lse_TN)
+    out = out_TNE.view(*query.shape[:-1], value_dim)
+    if not softmax_lse_flag:
+        return out, torch.zeros(1)
+    lse = lse_TN.view(query.shape[:-1])[..., None]
+    return out, lse.transpose(1, 2).contiguous() if padded else lse
+
+
+def _check_modes(
+    inner_precise: int, antiquant: int, key_antiquant: int, value_antiquant: int
+) -> None:
+    for argument, mode in (
+        ("antiquant_mode", antiquant),
+        ("key_antiquant_mode", key_antiquant),
+        ("value_antiquant_mode", value_antiquant),
+    ):
+        check(mode == 0, NAME, argument, f"is {mode}", "0 (quantized caches are not emulated)")
+    check(inner_precise in (0, 1, 2, 3), NAME, "inner_precise", f"is {inner_precise}", "0 to 3")
+
+
+def _outputs(rows_TND: Tensor, value_dim: int, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Zeros where a request has queries, as promised where it has no keys; NaN in the padding."""
+    out_TNE = rows_TND.new_zeros(*rows_TND.shape[:2], value_dim)
+    lse_TN = torch.full(rows_TND.shape[:2], torch.inf)
+    stops = [*batch.query_starts[1:], rows_TND.shape[0]]
+    for start, length, stop in zip(batch.query_starts, batch.query_lengths, stops, strict=True):
+        if start + length < stop:
+            out_TNE[start + length : stop] = poison(out_TNE.dtype)
+            lse_TN[start + length : stop] = poison(lse_TN.dtype)
+    return out_TNE, lse_TN
 
 
 def fused_infer_attention_score_meta(
@@ -97,11 +133,13 @@ def fused_infer_attention_score_meta(
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """Shapes of `npu_fused_infer_attention_score`."""
-    check(input_layout == "TND", NAME, "input_layout", f"is '{input_layout}'", "TND")
+    check_layout(input_layout)
     kv_heads = num_key_value_heads or num_heads
-    out = query.new_empty(*query.shape[:2], _value_dim(value, kv_heads, block_table))
-    lse_shape = (*query.shape[:2], 1) if softmax_lse_flag else (1,)
-    return out, query.new_empty(lse_shape, dtype=torch.float32)
+    out = query.new_empty(*query.shape[:-1], _value_dim(value, kv_heads, block_table))
+    if not softmax_lse_flag:
+        return out, query.new_empty((1,), dtype=torch.float32)
+    rows = query.transpose(1, 2) if input_layout == "BSND" else query
+    return out, query.new_empty((*rows.shape[:-1], 1), dtype=torch.float32)
 
 
 def _value_dim(value: Tensor, kv_heads: int, block_table: Tensor | None) -> int:
@@ -142,6 +180,7 @@ def _collect(
     if block_table is None:
         assert batch.key_starts is not None
         starts_R = torch.tensor([batch.key_starts[request] for request in requests])
+        # Rows behind a request's length are another's or padding; the mask hides them.
         rows_RL = (starts_R[:, None] + torch.arange(longest)).clamp_(max=key.shape[0] - 1)
         return key.transpose(0, 1)[:, rows_RL], value.transpose(0, 1)[:, rows_RL]
     paged_heads = key.dim() == 4
@@ -202,11 +241,17 @@ def _attend(
 def _hidden(
     offsets_Q: Tensor, queries: int, lengths_R: Tensor, longest: int, sparsity: Sparsity
 ) -> Tensor:
-    """True where a query must not see a key; modes 3 and 4 align the last query to the last key."""
+    """True where a query must not see a key.
+
+    Modes 3 and 4 align the last query to the last key, mode 2 the first query to the first key.
+    """
     keys_L = torch.arange(longest)
     hidden_RQL = (keys_L >= lengths_R[:, None, None]).expand(-1, len(offsets_Q), -1)
     if not sparsity.masked:
         return hidden_RQL
-    position_RQ1 = (offsets_Q + (lengths_R[:, None] - queries))[:, :, None]
+    shift_R1 = torch.zeros_like(lengths_R)[:, None]
+    if not sparsity.upper_left:
+        shift_R1 = lengths_R[:, None] - queries
+    position_RQ1 = (offsets_Q + shift_R1)[:, :, None]
     ahead_RQL = keys_L - position_RQ1
     return hidden_RQL | (ahead_RQL > sparsity.after) | (-ahead_RQL > sparsity.before)

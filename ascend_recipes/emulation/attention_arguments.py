@@ -1,12 +1,12 @@
 """Checks and reads the arguments of fused infer attention."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ascend_recipes.emulation.attention_lengths import NAME, Batch
 from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
@@ -16,7 +16,7 @@ from ascend_recipes.emulation.refusal import (
     check_shape,
 )
 
-NAME = "npu_fused_infer_attention_score"
+LAYOUTS = ("TND", "BSND")
 DTYPES = (torch.float16, torch.bfloat16)
 MASK_DTYPES = (torch.bool, torch.int8, torch.uint8)
 MASK_SIZE = 2048
@@ -27,26 +27,24 @@ _checked_masks: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Lengths of each request and where its keys are."""
-
-    query_starts: list[int]
-    query_lengths: list[int]
-    key_lengths: list[int]
-    key_starts: list[int] | None
-    """First row in dense keys; None when paged."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Sparsity:
-    """Which keys a query sees, relative to the last query on the last key."""
+    """Which keys a query sees, relative to the key that it stands on."""
 
     before: int
     after: int
     masked: bool
+    upper_left: bool = False
+    """The first query stands on the first key; else the last query on the last key."""
 
 
-def check_tensors(query: Tensor, key: Tensor, value: Tensor, heads: int, kv_heads: int) -> None:
+def check_layout(layout: str) -> None:
+    """Refuse layouts that are not emulated."""
+    check(layout in LAYOUTS, NAME, "input_layout", f"is '{layout}'", f"{', '.join(LAYOUTS)}")
+
+
+def check_tensors(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, kv_heads: int, layout: str
+) -> None:
     """Refuse dtypes, layouts and head counts that the operator does not take."""
     check_dtype(NAME, "query", query, DTYPES)
     check_same_dtype(NAME, query, key=key, value=value)
@@ -58,7 +56,11 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, heads: int, kv_head
         f"has shape {list(value.shape)}",
         f"{list(key.shape)}, the shape of key",
     )
-    check_shape(NAME, "query", query, (None, heads, None), "[tokens, num_heads, head dim]")
+    if layout == "BSND":
+        shape = (None, None, heads, None)
+        check_shape(NAME, "query", query, shape, "[batch, queries, num_heads, head dim]")
+    else:
+        check_shape(NAME, "query", query, (None, heads, None), "[tokens, num_heads, head dim]")
     check(
         heads % kv_heads == 0 and heads // kv_heads <= 64,
         NAME,
@@ -75,79 +77,40 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, heads: int, kv_head
         f"has head dim {width}",
         "a multiple of 16 up to 512",
     )
-
-
-def read_lengths(
-    query: Tensor,
-    key: Tensor,
-    lengths: Sequence[int] | None,
-    lengths_kv: Sequence[int] | None,
-    block_table: Tensor | None,
-) -> Batch:
-    """Turn the vendor's length lists into starts and lengths.
-
-    Query lengths are cumulative. Key lengths are cumulative when dense and plain when paged.
-    """
-    ends = _check_cumulative("actual_seq_lengths", lengths)
-    check(
-        bool(ends) and ends[-1] == query.shape[0],
-        NAME,
-        "actual_seq_lengths",
-        f"ends at {ends[-1] if ends else None}",
-        f"{query.shape[0]}, the number of query tokens (lengths are cumulative)",
-    )
-    starts = [0, *ends[:-1]]
-    query_lengths = [end - start for start, end in zip(starts, ends, strict=True)]
-    if block_table is not None:
-        key_lengths = list(lengths_kv or ())
+    if layout == "BSND":
         check(
-            len(key_lengths) == len(ends) and min(key_lengths) >= 0,
+            query.shape[1] == 1 or heads * width < 65535,
             NAME,
-            "actual_seq_lengths_kv",
-            f"is {lengths_kv}",
-            f"{len(ends)} lengths, one a request (not cumulative when paged)",
+            "query",
+            f"has tokens of {heads * width}",
+            "fewer than 65535 elements of a token in layout BSND",
         )
-        return Batch(
-            query_starts=starts,
-            query_lengths=query_lengths,
-            key_lengths=key_lengths,
-            key_starts=None,
-        )
-    key_ends = _check_cumulative("actual_seq_lengths_kv", lengths_kv)
-    check(
-        len(key_ends) == len(ends) and key_ends[-1] == key.shape[0],
+
+
+def check_padded_keys(query: Tensor, key: Tensor, kv_heads: int) -> None:
+    """Refuse dense keys that are no [B, L, K, D] beside queries [B, S, N, D]."""
+    check_shape(
         NAME,
-        "actual_seq_lengths_kv",
-        f"is {key_ends}",
-        f"{len(ends)} cumulative lengths that end at {key.shape[0]}",
+        "key",
+        key,
+        (query.shape[0], None, kv_heads, query.shape[-1]),
+        "[batch, keys, kv heads, head dim]",
     )
-    key_starts = [0, *key_ends[:-1]]
-    key_lengths = [end - start for start, end in zip(key_starts, key_ends, strict=True)]
-    return Batch(
-        query_starts=starts,
-        query_lengths=query_lengths,
-        key_lengths=key_lengths,
-        key_starts=key_starts,
-    )
-
-
-def _check_cumulative(argument: str, lengths: Sequence[int] | None) -> list[int]:
-    if lengths is None:
-        raise OperatorRefusedError(NAME, argument, "is None", "required with layout TND")
-    ends = [int(length) for length in lengths]
-    rising = all(first <= second for first, second in zip([0, *ends], ends, strict=False))
-    check(rising, NAME, argument, f"is {ends}", "cumulative lengths, never falling")
-    return ends
 
 
 def check_paging(
-    key: Tensor, block_table: Tensor, batch: Batch, kv_heads: int, width: int, block_size: int
+    key: Tensor,
+    block_table: Tensor,
+    batch: Batch,
+    kv_heads: int,
+    width: int,
+    block_size: int,
+    layout: str,
 ) -> None:
     """Refuse caches, tables and block sizes that do not fit together."""
     check(block_table.dtype == torch.int32, NAME, "block_table", f"is {block_table.dtype}", "int32")
     check_shape(NAME, "block_table", block_table, (len(batch.key_lengths), None), "[requests, any]")
-    longest_query = max(batch.query_lengths, default=0)
-    step = 128 if longest_query > 1 else 16
+    step = 128 if batch.query_axis > 1 else 16
     check(
         0 < block_size <= 512 and block_size % step == 0,
         NAME,
@@ -155,7 +118,30 @@ def check_paging(
         f"is {block_size}",
         f"a multiple of {step} up to 512",
     )
-    if key.dim() == 3:
+    _check_cache(key, kv_heads, width, block_size, layout)
+    needed = [-(-length // block_size) for length in batch.key_lengths]
+    check(
+        max(needed, default=0) <= block_table.shape[1],
+        NAME,
+        "block_table",
+        f"has {block_table.shape[1]} columns",
+        f"at least {max(needed, default=0)}, the blocks of the longest request",
+    )
+    columns_M = torch.arange(block_table.shape[1])
+    used_RM = columns_M < torch.tensor(needed)[:, None]
+    numbers = block_table[used_RM]
+    check(
+        numbers.numel() == 0 or bool(((numbers >= 0) & (numbers < key.shape[0])).all()),
+        NAME,
+        "block_table",
+        "names a block that does not exist",
+        f"0 to {key.shape[0] - 1}",
+    )
+
+
+def _check_cache(key: Tensor, kv_heads: int, width: int, block_size: int, layout: str) -> None:
+    """Layout BSND takes caches of whole rows only, layout TND also caches by head."""
+    if key.dim() == 3 or layout == "BSND":
         check_shape(
             NAME,
             "key",
@@ -178,35 +164,39 @@ def check_paging(
             (None, kv_heads, block_size, width),
             "[blocks, kv heads, block size, head dim]",
         )
-    needed = [-(-length // block_size) for length in batch.key_lengths]
-    check(
-        max(needed, default=0) <= block_table.shape[1],
-        NAME,
-        "block_table",
-        f"has {block_table.shape[1]} columns",
-        f"at least {max(needed, default=0)}, the blocks of the longest request",
-    )
-    columns_M = torch.arange(block_table.shape[1])
-    used_RM = columns_M < torch.tensor(needed)[:, None]
-    numbers = block_table[used_RM]
-    check(
-        numbers.numel() == 0 or bool(((numbers >= 0) & (numbers < key.shape[0])).all()),
-        NAME,
-        "block_table",
-        "names a block that does not exist",
-        f"0 to {key.shape[0] - 1}",
-    )
 
 
 def read_sparsity(
-    mode: int, mask: Tensor | None, pre_tokens: int, next_tokens: int, batch: Batch
+    mode: int,
+    mask: Tensor | None,
+    pre_tokens: int,
+    next_tokens: int,
+    batch: Batch,
+    layout: str,
 ) -> Sparsity:
     """Turn sparse mode, mask and token bounds into what each query sees."""
-    check(mode in (0, 3, 4), NAME, "sparse_mode", f"is {mode}", "0, 3, 4 (others not emulated)")
+    modes = "0, 3, 4" if layout == "TND" else "0, 2, 3, 4"
+    check(
+        str(mode) in modes.split(", "),
+        NAME,
+        "sparse_mode",
+        f"is {mode}",
+        f"{modes} in layout {layout} (others not emulated)",
+    )
     if mode == 0:
         check(mask is None, NAME, "atten_mask", "is set", "None in sparse_mode 0")
         return Sparsity(before=UNLIMITED, after=UNLIMITED, masked=False)
     _check_mask(mask)
+    if mode == 2:
+        # The documentation: with one query the mode has no effect, so every key would be seen.
+        check(
+            batch.query_axis > 1 or max(batch.key_lengths, default=0) <= 1,
+            NAME,
+            "sparse_mode",
+            "is 2 with one query",
+            "more than one query (the mode has no effect with one)",
+        )
+        return Sparsity(before=UNLIMITED, after=0, masked=True, upper_left=True)
     short = any(
         keys < queries for keys, queries in zip(batch.key_lengths, batch.query_lengths, strict=True)
     )

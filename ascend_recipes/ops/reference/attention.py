@@ -1,6 +1,10 @@
 """References of attention and cache writes: request by request, head by head."""
 
-# Shapes: T tokens, N query heads, K kv heads, D head dim, R requests, M blocks of a request
+# Shapes: T tokens, N query heads, K kv heads, D head dim, E value dim, R requests, M blocks of a
+#         request, Q queries and L keys of a request.
+#         With layout BSND `query_TND` is [R, S, N, D], dense keys and values are [R, L, K, D].
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -31,18 +35,23 @@ def paged_attention(
     mask: Tensor | None,
     causal: bool = True,
     window: int | None = None,
+    layout: str = "TND",
+    alignment: str = "lower_right",
+    log_sum_exp: Tensor | None = None,
 ) -> Tensor:
     """Gather each request's keys token by token, then attend."""
     assert key_cache.shape[1:3] == (block_size, num_kv_heads)
-    starts = [0, *query_lengths_cumulative[:-1]]
-    parts = []
-    for request, (start, stop) in enumerate(zip(starts, query_lengths_cumulative, strict=True)):
+    keys, values = [], []
+    for request, length in enumerate(kv_lengths):
         table = block_table_RM[request].tolist()
-        rows = [(table[i // block_size], i % block_size) for i in range(kv_lengths[request])]
-        key = torch.stack([key_cache[row] for row in rows])
-        value = torch.stack([value_cache[row] for row in rows])
-        parts.append(_attend(query_TND[start:stop], key, value, scale, causal, window))
-    return torch.cat(parts)
+        rows = [(table[i // block_size], i % block_size) for i in range(length)]
+        keys.append(torch.stack([key_cache[row] for row in rows]))
+        values.append(torch.stack([value_cache[row] for row in rows]))
+    queries = _requests(query_TND, query_lengths_cumulative, layout)
+    visible = [
+        _visible(len(q), len(k), causal, window, alignment) for q, k in _pairs(queries, keys)
+    ]
+    return _attend_all(query_TND, queries, keys, values, visible, scale, layout, log_sum_exp)
 
 
 def dense_attention(
@@ -57,28 +66,42 @@ def dense_attention(
     mask: Tensor | None,
     causal: bool = True,
     window: int | None = None,
+    layout: str = "TND",
+    alignment: str = "lower_right",
+    log_sum_exp: Tensor | None = None,
 ) -> Tensor:
     """Attend request by request."""
-    assert key_TKD.shape[1] == num_kv_heads
-    parts = []
-    start = key_start = 0
-    for stop, key_stop in zip(query_lengths_cumulative, kv_lengths_cumulative, strict=True):
-        key, value = key_TKD[key_start:key_stop], value_TKD[key_start:key_stop]
-        parts.append(_attend(query_TND[start:stop], key, value, scale, causal, window))
-        start, key_start = stop, key_stop
-    return torch.cat(parts)
+    assert key_TKD.shape[-2] == num_kv_heads
+    queries = _requests(query_TND, query_lengths_cumulative, layout)
+    keys = _requests(key_TKD, kv_lengths_cumulative, layout)
+    values = _requests(value_TKD, kv_lengths_cumulative, layout)
+    visible = [
+        _visible(len(q), len(k), causal, window, alignment) for q, k in _pairs(queries, keys)
+    ]
+    return _attend_all(query_TND, queries, keys, values, visible, scale, layout, log_sum_exp)
 
 
-def _attend(
-    query_QND: Tensor,
-    key_LKD: Tensor,
-    value_LKD: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-) -> Tensor:
-    queries, heads, _ = query_QND.shape
-    keys, kv_heads, _ = key_LKD.shape
+def _pairs(queries: list[Tensor], keys: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(queries, keys, strict=True)
+
+
+def _requests(tensor: Tensor, ends: list[int], layout: str) -> list[Tensor]:
+    """Rows of each request: one after the other in TND, padded on the right in BSND."""
+    starts = [0, *ends[:-1]]
+    if layout == "TND":
+        return [tensor[start:stop] for start, stop in zip(starts, ends, strict=True)]
+    assert layout == "BSND"
+    lengths = [stop - start for start, stop in zip(starts, ends, strict=True)]
+    return [rows[:length] for rows, length in zip(tensor, lengths, strict=True)]
+
+
+def _visible(queries: int, keys: int, causal: bool, window: int | None, alignment: str) -> Tensor:
+    """Which keys [Q, L] a query sees; its own is counted from the end, or from the start."""
+    if alignment == "upper_left":
+        assert causal
+        assert window is None
+        return torch.ones(queries, keys, dtype=torch.bool).tril()
+    assert alignment == "lower_right"
     position_Q = torch.arange(queries) + keys - queries
     distance_QL = position_Q[:, None] - torch.arange(keys)
     visible_QL = torch.ones(queries, keys, dtype=torch.bool)
@@ -86,10 +109,48 @@ def _attend(
         visible_QL &= distance_QL >= 0
     if window is not None:
         visible_QL &= distance_QL < window
+    return visible_QL
+
+
+def _attend_all(
+    query_TND: Tensor,
+    queries: list[Tensor],
+    keys: list[Tensor],
+    values: list[Tensor],
+    visible: list[Tensor],
+    scale: float,
+    layout: str,
+    log_sum_exp: Tensor | None,
+) -> Tensor:
+    """Attend and put each request's rows where its queries stood, zeros into the padding."""
+    out = query_TND.new_zeros(*query_TND.shape[:-1], values[0].shape[-1])
+    stop = 0
+    for request, (query, key) in enumerate(_pairs(queries, keys)):
+        attended, lse_QN = _attend(query, key, values[request], visible[request], scale)
+        start, stop = stop, stop + len(query)
+        if layout == "TND":
+            out[start:stop] = attended
+        else:
+            out[request, : len(query)] = attended
+        if log_sum_exp is not None and layout == "TND":
+            log_sum_exp[start:stop, :, 0] = lse_QN
+        elif log_sum_exp is not None:
+            log_sum_exp[request, :, : len(query), 0] = lse_QN.T
+    return out
+
+
+def _attend(
+    query_QND: Tensor, key_LKD: Tensor, value_LKD: Tensor, visible_QL: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Attention [Q, N, E] in the query's dtype and log-sum-exp [Q, N] in float32."""
+    queries, heads, _ = query_QND.shape
+    group = heads // key_LKD.shape[1]
     out = torch.empty(queries, heads, value_LKD.shape[-1])
+    lse_QN = torch.empty(queries, heads)
     for head in range(heads):
-        source = head // (heads // kv_heads)
+        source = head // group
         scores_QL = query_QND[:, head].float() @ key_LKD[:, source].float().T * scale
-        weights_QL = scores_QL.masked_fill(~visible_QL, -torch.inf).softmax(dim=-1)
-        out[:, head] = weights_QL @ value_LKD[:, source].float()
-    return out.to(query_QND.dtype)
+        scores_QL = scores_QL.masked_fill(~visible_QL, -torch.inf)
+        out[:, head] = scores_QL.softmax(dim=-1) @ value_LKD[:, source].float()
+        lse_QN[:, head] = scores_QL.logsumexp(dim=-1)
+    return out.to(query_QND.dtype), lse_QN

@@ -1,11 +1,18 @@
 """Attention, cache writes and rotary embeddings: two requests of a prefill, and a decode step."""
 
+from typing import Any
+
 import torch
 
 from ascend_recipes.ops.attention import causal_mask
 from tests.vendor.cases.drawing import Case, CaseTable, Sizes
 
 BLOCKS = 8
+ALIGNED: tuple[dict[str, Any], ...] = (
+    {"alignment": "lower_right"},
+    {"alignment": "upper_left"},
+    {"window": 4},
+)
 
 
 def paged_attention(sizes: Sizes) -> list[Case]:
@@ -27,7 +34,12 @@ def paged_attention(sizes: Sizes) -> list[Case]:
         "causal": False,
     }
     window = {**prefill, "window": 4}
-    return [Case({**common, **form}, {"B": BLOCKS}) for form in (prefill, decode, window)]
+    forms = (prefill, decode, window, prefill | _packed_lse(sizes))
+    padded = _padded(sizes, queries=tokens // 2) | {
+        "query_lengths_cumulative": [2, tokens // 2 + 2]
+    }
+    forms += tuple(prefill | padded | form for form in ALIGNED)
+    return [Case({**common, **form}, {"B": BLOCKS}) for form in forms]
 
 
 def dense_attention(sizes: Sizes) -> list[Case]:
@@ -42,7 +54,32 @@ def dense_attention(sizes: Sizes) -> list[Case]:
     }
     causal = {"mask": causal_mask(torch.device("cpu")), "causal": True}
     full = {"mask": None, "causal": False}
-    return [Case({**common, **form}) for form in (causal, full)]
+    queries, keys = tokens // 2, tokens + 1
+    shape = (2, keys, heads, int(sizes["head_dim"]))
+    padded = _padded(sizes, queries=queries) | {
+        "key_TKD": torch.randn(shape).bfloat16(),
+        "value_TKD": torch.randn(shape).bfloat16(),
+        "query_lengths_cumulative": [2, queries + 2],
+        "kv_lengths_cumulative": [keys, 2 * keys - 1],
+    }
+    forms = (causal, full, causal | _packed_lse(sizes), full | padded)
+    forms += tuple(causal | padded | form for form in ALIGNED)
+    return [Case({**common, **form}) for form in forms]
+
+
+def _packed_lse(sizes: Sizes) -> dict[str, Any]:
+    heads = int(sizes["num_attention_heads"] // sizes["tp"])
+    return {"log_sum_exp": torch.empty(int(sizes["tokens"]), heads, 1)}
+
+
+def _padded(sizes: Sizes, *, queries: int) -> dict[str, Any]:
+    """Two requests in layout BSND, with the log-sum-exp."""
+    heads = int(sizes["num_attention_heads"] // sizes["tp"])
+    return {
+        "query_TND": torch.randn(2, queries, heads, int(sizes["head_dim"])).bfloat16(),
+        "log_sum_exp": torch.empty(2, heads, queries, 1),
+        "layout": "BSND",
+    }
 
 
 def write_kv_cache(sizes: Sizes) -> list[Case]:
