@@ -65,6 +65,18 @@ def two_ranks_of_experts(engine_of: Callable[..., Any]) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
+def crowded(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """float32 with the drafter, and too few blocks for six growing requests."""
+    words = (
+        *(RECIPE, *UNQUANTIZED, *FLOAT32, RAW, "cache.precision=float"),
+        *("cache.prefix_caching=false", "scheduler.max_num_batched_tokens=32"),
+        *("scheduler.max_model_len=512", "+extra_args.num_gpu_blocks_override=100"),
+    )
+    with engine_of(*words) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("oracle")
 
@@ -194,3 +206,11 @@ def test_two_ranks(two_ranks_of_experts: Engine, scratch: Path):
     for prompt, answer in zip(prompts, answers, strict=True):
         assert_matches(engine, prompt, answer, "float", scratch)
     assert sorted(item.rank for item in engine.receipts() if item.rank is not None) == [0, 1]
+
+
+def test_preempted_requests_with_drafts(crowded: Engine, scratch: Path):
+    prompts = [prompt_of(length, seed=length) for length in range(1, 7)]
+    answers = crowded.generate(prompts, max_tokens=120)
+    assert crowded.counter("vllm:num_preemptions") > 0
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_matches(crowded, prompt, answer, "float", scratch)
