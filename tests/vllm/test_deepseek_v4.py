@@ -45,7 +45,8 @@ def floats(engine_of: Callable[..., Any]) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def drafting(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """The recipe's int8 indexer, drafter and prefix caching over float weights."""
-    with engine_of(RECIPE, *UNQUANTIZED, *FLOAT32, RAW) as engine:
+    room = ("scheduler.max_model_len=8192", "cache.memory_bytes=1073741824")
+    with engine_of(RECIPE, *UNQUANTIZED, *FLOAT32, RAW, *room) as engine:
         yield engine
 
 
@@ -158,6 +159,18 @@ def test_graphs_with_padding_requests(drafting: Engine, scratch: Path):
     for prompt, answer in zip(prompts, answers, strict=True):
         assert_matches(drafting, prompt, answer, "int8", scratch)
     assert drafting.replay_counts()[8] > 0
+
+
+def test_warm_prefix_with_drafts(drafting: Engine):
+    # Hits come in multiples of 128 blocks of 32 tokens.
+    prompt = prompt_of(4400, seed=4400)
+    (cold,) = drafting.generate([prompt], max_tokens=4)
+    (warm,) = drafting.generate([prompt], max_tokens=4)
+    assert (cold["cached"], warm["cached"]) == (0, 4096)
+    assert warm["tokens"] == cold["tokens"]
+    size = drafting.planned.resolved.config["vocab_size"]
+    error = (dense(warm["logits"], size) - dense(cold["logits"], size)).abs().max().item()
+    assert error < TOLERANCE
 
 
 def test_int8_indexer_selects_as_the_kernel_rounds(drafting: Engine, scratch: Path):
