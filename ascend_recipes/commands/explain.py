@@ -15,6 +15,7 @@ from ascend_recipes.paths import display_path
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.planning.ledger import Reason, plan_leaves, reason_of
 from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.documentation import field_text
 from ascend_recipes.schema.recipe import Recipe
 
 PLAN = "plan"
@@ -113,7 +114,7 @@ def schema_source(path: str, recipe: Recipe) -> Source:
 def schema_text(path: str, recipe: Recipe) -> str:
     """What the schema says that a recipe path means."""
     owner, name = _field(path, recipe)
-    return owner.model_fields[name].description or (owner.__doc__ or "").strip()
+    return field_text(owner, name) or (owner.__doc__ or "").strip()
 
 
 def _field(path: str, recipe: Recipe) -> tuple[type[BaseModel], str]:

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from ascend_recipes.errors import ExitCode, recipe_error
 from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.documentation import DocumentedSchema
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.operation import OperationContract
 from ascend_recipes.schema.recipe import Recipe
@@ -73,10 +74,13 @@ def json_schema(name: str = "recipe") -> Schema:
         return _recipe_file()
     if name in SECTIONS:
         section: Any = Recipe.model_fields[name].annotation
-        schema = _partial(TypeAdapter(section).json_schema())
+        schema = _partial(TypeAdapter(section).json_schema(schema_generator=DocumentedSchema))
         return _headed(schema, f"{name} preset")
     if name in ROWS:
-        return _headed(ROWS[name].model_json_schema(), f"row of registry/{name}")
+        return _headed(
+            ROWS[name].model_json_schema(schema_generator=DocumentedSchema),
+            f"row of registry/{name}",
+        )
     raise recipe_error(
         "schema.unknown_name",
         f"there is no schema {name!r}; there are {', '.join(schema_names())}",
@@ -99,7 +103,7 @@ _DEFAULTS: Schema = {
 
 
 def _recipe_file() -> Schema:
-    schema = _partial(Recipe.model_json_schema())
+    schema = _partial(Recipe.model_json_schema(schema_generator=DocumentedSchema))
     for key in _SET_BY_COMPOSITION:
         schema["properties"].pop(key)
     schema["properties"]["defaults"] = _DEFAULTS

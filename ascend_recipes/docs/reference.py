@@ -3,12 +3,13 @@
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from ascend_recipes.schema.documentation import field_text
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.serving import RoleSpec, TransferSpec
 from ascend_recipes.validate import section_models
@@ -27,11 +28,11 @@ _SET_BY_COMPOSITION = ("name", "changed")
 def reference_page() -> str:
     """Text of the page."""
     parts = [_HEAD, "## Top level\n", _TABLE]
-    parts.extend(_rows(_plain_fields()))
+    parts.extend(_rows(Recipe, _plain_fields()))
     for section in _sections():
         models = section_models(section)
         parts.append(f"\n## {section}\n")
-        text = Recipe.model_fields[section].description
+        text = field_text(Recipe, section)
         if text:
             parts.append(f"{text}\n")
         for model in models:
@@ -49,10 +50,10 @@ def _sections() -> Iterator[str]:
             yield name
 
 
-def _plain_fields() -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in Recipe.model_fields.items():
+def _plain_fields() -> Iterator[str]:
+    for name in Recipe.model_fields:
         if not section_models(name) and name not in _SET_BY_COMPOSITION:
-            yield name, field
+            yield name
 
 
 def _model(model: type[BaseModel], *, titled: bool) -> Iterator[str]:
@@ -61,16 +62,17 @@ def _model(model: type[BaseModel], *, titled: bool) -> Iterator[str]:
         kinds = typing.get_args(model.model_fields["kind"].annotation)
         yield f"### kind: {', '.join(f'`{kind}`' for kind in kinds)}\n"
     yield f"{doc}\n"
-    fields = [(name, field) for name, field in model.model_fields.items() if name != "kind"]
-    if fields:
+    names = [name for name in model.model_fields if name != "kind"]
+    if names:
         yield _TABLE
-        yield from _rows(fields)
+        yield from _rows(model, names)
         yield ""
 
 
-def _rows(fields: Iterator[tuple[str, FieldInfo]] | list[tuple[str, FieldInfo]]) -> Iterator[str]:
-    for name, field in fields:
-        meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+def _rows(model: type[BaseModel], names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        field = model.model_fields[name]
+        meaning = " ".join(field_text(model, name).split()).replace("|", "\\|")
         kind = _type_text(field.annotation).replace("|", "\\|")
         yield f"| `{name}` | {kind} | {_default(field)} | {meaning} |"
 

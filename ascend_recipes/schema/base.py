@@ -9,11 +9,9 @@ Json = JsonValue
 
 
 class Spec(BaseModel):
-    """Frozen, strict and closed data; attribute docstrings become the JSON schema."""
+    """Frozen, strict and closed data; `schema.documentation` reads what its fields mean."""
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 def _env_text(value: object) -> object:
