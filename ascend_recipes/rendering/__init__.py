@@ -1,0 +1,1 @@
+"""Recipes as the exact commands of an installed runtime, and back."""
