@@ -35,6 +35,8 @@ class RuntimeSpec(Spec):
     kind: Literal["native", "vllm_ascend"]
     version: str | None = None
     """Version of the runtime's registry row; none takes the newest."""
+    additional_config: dict[str, Json] = Field(default_factory=dict)
+    """Keys of vllm-ascend's `--additional-config` that have no field here."""
 
 
 class NpuDeviceSpec(Spec):
