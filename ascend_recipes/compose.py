@@ -21,11 +21,14 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source, recipe_error
-from ascend_recipes.paths import data_root, display_path
+from ascend_recipes.findings import finding
+from ascend_recipes.paths import data_root, display_path, site_locations
 from ascend_recipes.schema.base import Json
 from ascend_recipes.yaml_files import leaf_lines, load_yaml
 
 PRIMARY = "serve"
+EXAMPLE_SITE = "example"
+"""The site of documentation and golden plans, which nobody edits."""
 ENTRY_POINT_GROUP = "ascend_recipes.recipes"
 """Other packages add recipes and presets by an entry point whose value is a package."""
 COMMAND_LINE = "command line"
@@ -85,11 +88,10 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     roots = search_roots(config_dirs)
     parsed = _parse_overrides(overrides)
     groups = _groups(roots)
+    roots += _add_sites(parsed, groups)
     _check_choices(parsed, groups)
     name = _recipe_name(parsed, groups)
-    lines = [_force(item, groups) for item in parsed]
-    extra = [f"hydra.searchpath=[{','.join(f'file://{root}' for root in roots[1:])}]"]
-    lines = lines + extra if len(roots) > 1 else lines
+    lines = [_force(item, groups) for item in parsed] + _search_path(roots[1:])
     logging.getLogger("hydra").setLevel(logging.ERROR)
     try:
         with initialize_config_dir(config_dir=str(roots[0]), version_base="1.3"):
@@ -107,6 +109,8 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
         if not _is_choice(item, groups):
             _record_override(item, provenance)
     tree = json.loads(json.dumps(tree)) | {"name": name, "changed": _changes(parsed)}
+    if isinstance(tree.get("site"), dict):
+        tree["site"].setdefault("name", chosen["site"])
     return Composition(name, tree, provenance)
 
 
@@ -181,6 +185,29 @@ def _groups(roots: Sequence[Path]) -> dict[str, set[str]]:
     return groups
 
 
+def _add_sites(parsed: Sequence[Override], groups: dict[str, set[str]]) -> list[Path]:
+    """Make the user's sites known; the folder that holds the chosen one is searched too.
+
+    Only the `site` folder of such a place counts: a working directory may hold any other folder.
+    """
+    locations = site_locations()
+    wanted = [str(item.value()) for item in parsed if item.key_or_group == "site"]
+    if not wanted or wanted[-1] in groups["site"]:
+        return []
+    for location in locations:
+        groups["site"].update(path.stem for path in (location / "site").glob("*.yaml"))
+    holders = (place for place in locations if (place / "site" / f"{wanted[-1]}.yaml").is_file())
+    return list(holders)[:1]
+
+
+def _search_path(roots: Sequence[Path]) -> list[str]:
+    """Hydra's override for further folders, quoted: a path may hold any letter."""
+    if not roots:
+        return []
+    quoted = ("'file://{}'".format(str(root).replace("'", "\\'")) for root in roots)
+    return [f"hydra.searchpath=[{','.join(quoted)}]"]
+
+
 def _is_choice(item: Override, groups: dict[str, set[str]]) -> bool:
     return item.key_or_group in groups and not isinstance(item.value(), dict)
 
@@ -200,6 +227,8 @@ def _check_choices(parsed: Sequence[Override], groups: dict[str, set[str]]) -> N
 
 def _unknown_choice(group: str, value: str, options: list[str]) -> Finding:
     close = difflib.get_close_matches(value, options, n=1)
+    if group == "site":
+        return _unknown_site(value, options, close)
     kind = "recipe" if group == "recipe" else f"{group} preset"
     return Finding(
         id="recipe.unknown" if group == "recipe" else "compose.unknown_preset",
@@ -207,6 +236,20 @@ def _unknown_choice(group: str, value: str, options: list[str]) -> Finding:
         at=group,
         source=Source(origin=COMMAND_LINE),
         fix=f"{group}={close[0]}" if close else "ascend-run list",
+    )
+
+
+def _unknown_site(value: str, options: list[str], close: list[str]) -> Finding:
+    project, user = (str(place / "site" / f"{value}.yaml") for place in site_locations())
+    return finding(
+        "site.unknown",
+        at="site",
+        source=Source(origin=COMMAND_LINE),
+        fix=f"site={close[0] if close else EXAMPLE_SITE}",
+        name=value,
+        project=project,
+        user=user,
+        options=", ".join(options),
     )
 
 
@@ -226,7 +269,7 @@ def _recipe_name(parsed: Sequence[Override], groups: dict[str, set[str]]) -> str
 
 def _changes(parsed: Sequence[Override]) -> bool:
     """Whether any override reaches into the recipe, rather than choosing it."""
-    return any(item.key_or_group not in ("recipe", "site") for item in parsed)
+    return any(item.key_or_group.split(".")[0] not in ("recipe", "site") for item in parsed)
 
 
 def _force(item: Override, groups: dict[str, set[str]]) -> str:

@@ -27,6 +27,13 @@ def cache_root() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "ascend_recipes"
 
 
+def site_locations() -> tuple[Path, ...]:
+    """Folders with the user's own `site/NAME.yaml`: the project's, then the user's."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    config = Path(base) if base else Path.home() / ".config"
+    return (Path.cwd(), config / "ascend_recipes")
+
+
 def display_path(path: Path) -> str:
     """Path as shown to people: relative to the data root or the working directory if inside."""
     for base in (data_root(), Path.cwd()):

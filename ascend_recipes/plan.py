@@ -5,7 +5,12 @@ from dataclasses import dataclass, replace
 from ascend_recipes.errors import Finding
 from ascend_recipes.planning.cache import plan_cache
 from ascend_recipes.planning.capture import default_capture_sizes
-from ascend_recipes.planning.engine import checkpoint_folder, plan_engine, plan_server
+from ascend_recipes.planning.engine import (
+    checkpoint_origin,
+    model_argument,
+    plan_engine,
+    plan_server,
+)
 from ascend_recipes.planning.environment import plan_environment
 from ascend_recipes.planning.features import plan_features
 from ascend_recipes.planning.ledger import Ledger, Reason
@@ -13,6 +18,7 @@ from ascend_recipes.planning.topology import plan_groups, plan_layers, plan_role
 from ascend_recipes.resolve import ResolvedRecipe, binding_name
 from ascend_recipes.rules.graph import query_length
 from ascend_recipes.rules.runtime import launch_blockers
+from ascend_recipes.rules.site import missing_site_values
 from ascend_recipes.schema.plan import (
     DrafterPlan,
     GraphPlan,
@@ -85,7 +91,8 @@ def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
     ).with_digest()
     _explain_rest(resolved, ledger)
     blockers = tuple(
-        replace(item, source=resolved.source_of(item.at)) for item in launch_blockers(resolved)
+        replace(item, source=resolved.source_of(item.at))
+        for item in (*launch_blockers(resolved), *missing_site_values(resolved))
     )
     return PlannedLaunch(plan, ledger.reasons, resolved.findings, blockers, resolved)
 
@@ -117,13 +124,12 @@ def _plan_model(resolved: ResolvedRecipe, ledger: Ledger) -> ModelPlan:
     recipe = resolved.recipe
     ledger.from_row("model.architecture", "models", recipe.model, at="architecture")
     ledger.from_recipe("model.key", "model")
-    path = "checkpoint.path" if recipe.checkpoint.path else "site.weight_roots"
-    ledger.from_recipe("model.checkpoint", path, "where weights are")
+    ledger.from_recipe("model.checkpoint", checkpoint_origin(resolved), "where weights are")
     ledger.from_recipe("model.tiny_seed", "scale.seed" if recipe.scale.kind == "tiny" else "scale")
     return ModelPlan(
         key=recipe.model,
         architecture=resolved.model.architecture,
-        checkpoint=str(checkpoint_folder(resolved)),
+        checkpoint=model_argument(resolved),
         tiny_seed=recipe.scale.seed if recipe.scale.kind == "tiny" else None,
     )
 

@@ -9,6 +9,7 @@ from ascend_recipes.planning.ledger import Ledger, Section
 from ascend_recipes.resolve import ResolvedRecipe, state_dtype
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.plan import DrafterPlan, GraphPlan
+from ascend_recipes.schema.site import SourceSpec
 
 
 def plan_engine(
@@ -45,6 +46,31 @@ def plan_server(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, Json]:
     return section.values
 
 
+def checkpoint_source(resolved: ResolvedRecipe) -> SourceSpec | None:
+    """What the site says about this checkpoint; a path or tiny weights of the recipe come first."""
+    recipe = resolved.recipe
+    if recipe.checkpoint.path or recipe.scale.kind == "tiny":
+        return None
+    return recipe.site.sources.get(recipe.model, {}).get(recipe.checkpoint.variant)
+
+
+def model_argument(resolved: ResolvedRecipe) -> str:
+    """What vLLM is told to load: a folder, or an identifier on a hub."""
+    source = checkpoint_source(resolved)
+    identifier = source.identifier if source else None
+    return identifier or str(checkpoint_folder(resolved))
+
+
+def checkpoint_origin(resolved: ResolvedRecipe) -> str:
+    """Recipe path that decides where weights are."""
+    recipe = resolved.recipe
+    if recipe.checkpoint.path:
+        return "checkpoint.path"
+    if checkpoint_source(resolved):
+        return f"site.sources.{recipe.model}.{recipe.checkpoint.variant}"
+    return "site.weight_roots"
+
+
 def checkpoint_folder(resolved: ResolvedRecipe) -> Path:
     """Folder of the weights: named, tiny, or below the first weight root that has it."""
     recipe = resolved.recipe
@@ -61,6 +87,9 @@ def checkpoint_folder(resolved: ResolvedRecipe) -> Path:
             dtype=recipe.checkpoint.dtype,
             quantization=resolved.checkpoint.format,
         )
+    source = checkpoint_source(resolved)
+    if source and source.path:
+        return Path(source.path)
     facts = resolved.checkpoint
     folder = (facts.hub or facts.modelscope or recipe.model).rpartition("/")[2]
     roots = [Path(root) for root in recipe.site.weight_roots]
@@ -81,8 +110,10 @@ def tiny_folder(cache_folder: str | None) -> Path:
 def _add_weights(resolved: ResolvedRecipe, section: Section) -> None:
     recipe = resolved.recipe
     checkpoint = recipe.checkpoint
-    path = "checkpoint.path" if checkpoint.path else "site.weight_roots"
-    section.recipe("model", str(checkpoint_folder(resolved)), path, "where weights are")
+    path = checkpoint_origin(resolved)
+    section.recipe("model", model_argument(resolved), path, "where weights are")
+    if (source := checkpoint_source(resolved)) and source.revision:
+        section.recipe("revision", source.revision, f"{path}.revision")
     served = recipe.serving.served_model_name or recipe.model
     section.recipe("served_model_name", served, "serving.served_model_name")
     section.recipe("dtype", checkpoint.dtype, "checkpoint.dtype")

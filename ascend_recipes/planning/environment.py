@@ -1,5 +1,6 @@
 """Environment variables of every process."""
 
+from ascend_recipes.planning.engine import checkpoint_source
 from ascend_recipes.planning.ledger import Ledger, Section
 from ascend_recipes.resolve import ResolvedRecipe
 
@@ -23,9 +24,25 @@ def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
     if resolved.recipe.checkpoint.rope_factor > 1:
         because = "the context is longer than config.json states"
         section.decided("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1", because, plan_environment)
+    _add_downloads(resolved, section)
     if resolved.recipe.device.kind == "emulated":
         because = "torch must not look for NPU libraries"
         section.decided("TORCH_DEVICE_BACKEND_AUTOLOAD", "0", because, plan_environment)
         because = "a tiny model's tensors are too small to share, and a laptop has few cores"
         section.decided("OMP_NUM_THREADS", "1", because, plan_environment)
     return {name: str(value) for name, value in section.values.items()}
+
+
+def _add_downloads(resolved: ResolvedRecipe, section: Section) -> None:
+    """What a process needs that fetches weights from a hub: which one, and the way out."""
+    source, site = checkpoint_source(resolved), resolved.recipe.site
+    if source is None or source.identifier is None:
+        return
+    path = f"site.sources.{resolved.recipe.model}.{resolved.recipe.checkpoint.variant}"
+    if source.modelscope:
+        section.recipe("VLLM_USE_MODELSCOPE", "True", f"{path}.modelscope")
+    if site.proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+            section.recipe(name, site.proxy, "site.proxy")
+        direct = ",".join(dict.fromkeys(("localhost", "127.0.0.1", "::1", *site.node_addresses)))
+        section.recipe("NO_PROXY", direct, "site.proxy", "nodes talk to each other directly")
