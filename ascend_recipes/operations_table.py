@@ -22,6 +22,14 @@ _FEW = 4
 
 _BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
+_OTHER_SPELLINGS = {
+    "n_routed_experts": ("num_experts", "num_local_experts"),
+    "num_experts_per_tok": ("num_experts_per_token", "moe_topk"),
+    # Without a dense layer the only plain SwiGLU is that of the shared expert.
+    "intermediate_size": ("shared_expert_intermediate_size", "moe_intermediate_size"),
+}
+"""Field that contracts name -> fields in which other configurations write the same number."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
@@ -142,6 +150,10 @@ def deployment_sizes(
         for key, value in section.items():
             if isinstance(value, int | float) and not isinstance(value, bool):
                 sizes[key] = value
+    for name, others in _OTHER_SPELLINGS.items():
+        written = next((other for other in others if other in sizes), None)
+        if name not in sizes and written is not None:
+            sizes[name] = sizes[written]
     return sizes | {
         "tp": tensor_parallel,
         "tokens": tokens,

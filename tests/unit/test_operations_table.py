@@ -1,6 +1,7 @@
 """Who serves what, at what cost, and whether what is installed can load it."""
 
 import json
+import math
 
 import pytest
 
@@ -71,6 +72,48 @@ def test_cost_is_unknown_where_the_model_lacks_a_size(plan):
     contract = load_registry().operations["causal_conv1d"]
     assert operations_table._cost(contract, {"tokens": 1, "e": 2}) is None
     assert all(row.decode for row in served_by_plan(planned))
+
+
+RECIPES = sorted(path.stem for path in (data_root() / "recipes" / "recipe").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_operation_of_every_recipe_has_a_cost(plan, name):
+    rows = served_by_plan(plan(f"recipe={name}"))
+    assert rows
+    for row in rows:
+        for cost in (row.decode, row.prefill):
+            assert cost is not None, row.operation
+            assert math.isfinite(cost.flops)
+            assert math.isfinite(cost.bytes)
+            assert cost.flops >= 0
+            assert cost.bytes > 0, row.operation
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value"),
+    [
+        ({"n_routed_experts": 4, "num_experts": 9}, "n_routed_experts", 4),
+        ({"text_config": {"num_experts": 9}}, "n_routed_experts", 9),
+        ({"num_experts_per_token": 3}, "num_experts_per_tok", 3),
+        ({"moe_intermediate_size": 5}, "intermediate_size", 5),
+        (
+            {"moe_intermediate_size": 5, "shared_expert_intermediate_size": 7},
+            "intermediate_size",
+            7,
+        ),
+    ],
+)
+def test_sizes_have_one_spelling(config, name, value):
+    common = dict.fromkeys(("tensor_parallel", "tokens", "requests", "context", "block"), 1)
+    assert deployment_sizes(config, **common)[name] == value
+
+
+def test_cost_of_a_mixture_of_experts(plan):
+    rows = {row.operation: row for row in served_by_plan(plan("recipe=qwen3_6_35b_a3b_w8a8_a3"))}
+    grouped = rows["grouped_quant_matmul"].decode
+    # 8 of 256 experts, 512 wide, in front of a hidden size of 2048.
+    assert grouped.flops == 2 * (grouped.tokens * 8) * 512 * 2048
 
 
 def test_sizes_flatten_nested_sections_and_leave_flags_out():
