@@ -1,0 +1,95 @@
+"""Ports of a deployment: who gets which, and where two would meet on one machine.
+
+Every port that processes use among themselves lies in one block above `site.port_base`, so that a
+firewall needs one rule. Clients talk to `serving.port` alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+MEETING_OFFSET = 0
+"""Where the launchers of several nodes meet, on the leading node."""
+RPC_OFFSET = 1
+"""First of the data-parallel coordination ports, one an engine."""
+MASTER_OFFSET = 50
+"""First of the rendezvous ports of engines that span nodes, one an engine."""
+API_OFFSET = 100
+"""First of the API ports of processes that only the router talks to."""
+
+HCCL_HOST_PORTS = (60000, 16)
+"""First and number of ports that HCCL takes on a host unless HCCL_IF_BASE_PORT says otherwise.
+
+Source: CANN documentation, environment variable HCCL_IF_BASE_PORT.
+"""
+DIRECT_TRANSPORT_FIRST = 20000
+"""First port of Mooncake's direct transport, which draws from 1000 ports a die at random.
+
+Source: vllm-ascend docs/source/tutorials/features/pd_disaggregation_mooncake_multi_node.md:219-230
+at 182b75ea.
+"""
+DIRECT_TRANSPORT_PORTS_PER_DIE = 1000
+
+
+def meeting_port(port_base: int) -> int:
+    """Port at which launchers compare what they are about to start."""
+    return port_base + MEETING_OFFSET
+
+
+def rpc_port(port_base: int, engine: int) -> int:
+    """Data-parallel coordination port of an engine, by its number in the deployment."""
+    return port_base + RPC_OFFSET + engine
+
+
+def master_port(port_base: int, engine: int) -> int:
+    """Rendezvous port of an engine whose ranks span nodes."""
+    return port_base + MASTER_OFFSET + engine
+
+
+def api_port(port_base: int, process: int) -> int:
+    """API port of a process behind the router, by its number in the deployment.
+
+    Numbers are unique over all nodes, so that a deployment fits on one machine as well.
+    """
+    return port_base + API_OFFSET + process
+
+
+@dataclass(frozen=True, order=True)
+class PortRange:
+    """Consecutive ports that one owner binds on one machine."""
+
+    machine: str
+    """Address of the machine; two nodes with one address share its ports."""
+    first: int
+    count: int
+    owner: str
+    """Who binds them, for people."""
+    at: str = ""
+    """Recipe path that moves them."""
+    drawn: bool = False
+    """Ports are drawn from the range at random: it is too wide to be occupied as a whole."""
+
+    @property
+    def last(self) -> int:
+        """Last port of the range."""
+        return self.first + self.count - 1
+
+    def meets(self, other: "PortRange") -> bool:
+        """Whether both want a port of the same machine."""
+        apart = self.last < other.first or other.last < self.first
+        return self.machine == other.machine and not apart
+
+    def __str__(self) -> str:
+        return str(self.first) if self.count == 1 else f"{self.first}-{self.last}"
+
+
+def port_clashes(ranges: Iterable[PortRange]) -> Iterator[tuple[PortRange, PortRange]]:
+    """Every pair of ranges that meet, the lower one first."""
+    for first, second in combinations(sorted(ranges), 2):
+        if first.meets(second):
+            yield first, second
+
+
+def out_of_range(ranges: Iterable[PortRange]) -> Iterator[PortRange]:
+    """Ranges that leave what a port may be."""
+    return (item for item in ranges if item.first < 1 or item.last > 65535)
