@@ -47,6 +47,7 @@ class Finding:
     id: str
     """Stable identifier `family.name`, for example `parallel.heads_not_divisible`."""
     message: str
+    """What is wrong, in English."""
     severity: Severity = Severity.ERROR
     at: str = ""
     """Dotted recipe path, for example `parallel.tensor`."""
@@ -55,6 +56,11 @@ class Finding:
     """What to type instead."""
     evidence: str = ""
     """Source line, issue or measurement that supports the finding."""
+    why: str = ""
+    """What would happen, and what else helps, in English."""
+    message_zh: str = ""
+    """The message in Chinese; empty where nobody has written it."""
+    why_zh: str = ""
 
     def to_json(self) -> dict[str, str]:
         """Render the finding as the flat object that `--json` prints."""
@@ -64,6 +70,9 @@ class Finding:
             "source": str(self.source) if self.source else "",
             "fix": self.fix,
             "evidence": self.evidence,
+            "why": self.why,
+            "message_zh": self.message_zh,
+            "why_zh": self.why_zh,
         }
         return record | {key: value for key, value in optional.items() if value}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ascend_recipes.errors import Finding, RecipeError, Severity, Source
+from ascend_recipes.findings import finding
 from ascend_recipes.patching.select import PlanFacts, needed_patches
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.base import Json
@@ -81,30 +82,59 @@ def resolve_recipe(
 
 def _findings(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """What the rules say, about every role where prefill and decode are apart."""
-    from ascend_recipes.rules import check_rules
+    from ascend_recipes.rules import check_pair, check_rules
 
     recipe = resolved.recipe
     if "serve" in recipe.roles:
         yield from check_rules(resolved)
         return
-    seen = set()
-    for role in sorted(recipe.roles):
-        view = _look_up(role_recipe(recipe, role), resolved.registry, resolved.source_of)
-        for finding in check_rules(view):
-            placed = _in_role(finding, role, recipe)
-            if (placed.id, placed.at) not in seen:
-                seen.add((placed.id, placed.at))
-                yield placed
+    views = role_views(resolved)
+    found = {role: tuple(check_rules(view)) for role, view in views.items()}
+    everywhere = [
+        item
+        for item in found["prefill"]
+        if item in found["decode"] and not any(_overrides(recipe, role, item.at) for role in views)
+    ]
+    yield from everywhere
+    for role in sorted(views):
+        for item in found[role]:
+            if item not in everywhere:
+                yield _in_role(item, role, recipe)
+    yield from check_pair(views["prefill"], views["decode"])
 
 
-def _in_role(finding: Finding, role: RoleName, recipe: Recipe) -> Finding:
-    """Point at the role's override where the role has one for the field."""
-    section, _, name = finding.at.partition(".")
-    if name not in recipe.roles[role].sections.get(section, {}):
-        return finding
-    at = f"roles.{role}.{finding.at}"
-    fix = finding.fix.replace(f"{finding.at}=", f"{at}=")
-    return replace(finding, at=at, fix=fix, message=f"{role}: {finding.message}")
+def role_views(resolved: ResolvedRecipe) -> dict[RoleName, ResolvedRecipe]:
+    """The deployment as each of its roles sees it, with the role's overrides merged."""
+    recipe = resolved.recipe
+    return {
+        role: _look_up(role_recipe(recipe, role), resolved.registry, resolved.source_of)
+        for role in recipe.roles
+    }
+
+
+def _overrides(recipe: Recipe, role: RoleName, path: str) -> bool:
+    section, _, name = path.partition(".")
+    spec = recipe.roles[role]
+    return name in (spec.env if section == "env" else spec.sections.get(section, {}))
+
+
+def _in_role(item: Finding, role: RoleName, recipe: Recipe) -> Finding:
+    """Say which role is meant; change the role alone, whoever set the value."""
+    at = f"roles.{role}.{item.at}" if _overrides(recipe, role, item.at) else item.at
+    return replace(
+        item,
+        at=at,
+        fix=" ".join(_role_word(word, role, recipe) for word in item.fix.split(" ")),
+        message=f"{role}: {item.message}",
+        message_zh=item.message_zh and f"{role}：{item.message_zh}",
+    )
+
+
+def _role_word(word: str, role: RoleName, recipe: Recipe) -> str:
+    """An override of the recipe as an override of one role, where roles have the field."""
+    section, dot, _ = word.partition("=")[0].partition(".")
+    own = dot and (section in recipe.roles[role].sections or section == "env")
+    return f"roles.{role}.{word}" if own or word.startswith("nodes=") else word
 
 
 def _excuse(findings: tuple[Finding, ...], recipe: Recipe) -> tuple[Finding, ...]:
@@ -119,13 +149,11 @@ def _excuse(findings: tuple[Finding, ...], recipe: Recipe) -> tuple[Finding, ...
 
 def _idle_reasons(findings: tuple[Finding, ...], reasons: tuple[Because, ...]) -> Iterator[Finding]:
     for item in reasons:
-        severities = {finding.severity for finding in findings if finding.id == item.finding}
+        severities = {found.severity for found in findings if found.id == item.finding}
         if Severity.ERROR in severities:
-            message = f"{item.finding} is an error, and no reason makes an error right"
-            yield Finding(id="because.error", message=message, at="because", fix="correct it")
+            yield finding("because.error", at="because", finding=item.finding)
         elif not severities:
-            message = f"no rule says {item.finding} here: the reason silences nothing"
-            yield Finding(id="because.unused", message=message, at="because", fix="remove it")
+            yield finding("because.unused", at="because", finding=item.finding)
 
 
 def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> ResolvedRecipe:
@@ -165,14 +193,15 @@ def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolve
 def _checkpoint(recipe: Recipe, model: ModelRow) -> CheckpointFacts:
     variant = recipe.checkpoint.variant
     if variant not in model.checkpoints:
-        options = ", ".join(sorted(model.checkpoints))
-        finding = Finding(
-            id="checkpoint.unknown_variant",
-            message=f"{recipe.model} has no checkpoint {variant!r}; it has {options}",
+        unknown = finding(
+            "checkpoint.unknown_variant",
             at="checkpoint.variant",
             fix=f"checkpoint.variant={next(iter(model.checkpoints))}",
+            model=recipe.model,
+            variant=variant,
+            options=sorted(model.checkpoints),
         )
-        raise RecipeError((finding,))
+        raise RecipeError((unknown,))
     return model.checkpoints[variant]
 
 
@@ -181,14 +210,15 @@ def _drafter(recipe: Recipe, model: ModelRow) -> DrafterFacts | None:
         return None
     kind = recipe.drafter.kind
     if kind not in model.drafters:
-        options = ", ".join(sorted(model.drafters)) or "none"
-        finding = Finding(
-            id="drafter.not_offered",
-            message=f"{recipe.model} has no drafter {kind!r}; it has {options}",
+        unknown = finding(
+            "drafter.not_offered",
             at="drafter.kind",
             fix=f"drafter={next(iter(sorted(model.drafters)), 'none')}",
+            model=recipe.model,
+            kind=kind,
+            options=sorted(model.drafters) or "none",
         )
-        raise RecipeError((finding,))
+        raise RecipeError((unknown,))
     return model.drafters[kind]
 
 

@@ -11,10 +11,12 @@ from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.documentation import DocumentedSchema
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.operation import OperationContract
+from ascend_recipes.schema.operator import OperatorRow
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.rows import (
     BackendRow,
     DeploymentsRow,
+    FindingsRow,
     HardwareRow,
     ModelRow,
     ProviderRow,
@@ -29,10 +31,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ROWS: dict[str, type[Spec]] = {
     "backends": BackendRow,
     "deployments": DeploymentsRow,
+    "findings": FindingsRow,
     "hardware": HardwareRow,
     "hooks": HookRow,
     "models": ModelRow,
     "operations": OperationContract,
+    "operators": OperatorRow,
     "providers": ProviderRow,
     "quantization": QuantizationRow,
     "runtimes": RuntimeRow,

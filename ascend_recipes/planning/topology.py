@@ -1,6 +1,7 @@
 """Layers, parallel groups and roles of the plan."""
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.errors import RecipeError
+from ascend_recipes.findings import finding
 from ascend_recipes.planning.ledger import Ledger
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.schema.base import Json
@@ -131,13 +132,17 @@ def _explain_role(ledger: Ledger, role: RolePlan) -> None:
 def _dies_per_node(resolved: ResolvedRecipe, role: RoleName, world: int, nodes: int) -> int:
     dies = -(-world // nodes)
     if dies > resolved.hardware.dies_per_node:
-        raise recipe_error(
-            "parallel.world_exceeds_nodes",
-            f"role {role} needs {world} dies, but {nodes} node(s) of {resolved.recipe.hardware} "
-            f"have {nodes * resolved.hardware.dies_per_node}",
+        too_many = finding(
+            "parallel.role_exceeds_nodes",
             at=f"roles.{role}.parallel",
             fix=f"roles.{role}.nodes={-(-world // resolved.hardware.dies_per_node)}",
+            role=role,
+            world=world,
+            nodes=nodes,
+            hardware=resolved.recipe.hardware,
+            dies=nodes * resolved.hardware.dies_per_node,
         )
+        raise RecipeError((too_many,))
     return dies
 
 

@@ -16,10 +16,12 @@ from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.operation import OperationContract
+from ascend_recipes.schema.operator import OperatorRow
 from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, UpgradeNotesRow, VersionRow
 from ascend_recipes.schema.rows import (
     BackendRow,
     DeploymentsRow,
+    FindingsRow,
     HardwareRow,
     ModelRow,
     ProviderRow,
@@ -91,6 +93,7 @@ class Registry:
     quantization: Table[QuantizationRow]
     runtimes: Table[RuntimeRow]
     deployments: Table[DeploymentsRow]
+    findings: Table[FindingsRow]
     providers: Table[ProviderRow]
     hooks: Table[HookRow]
     patches: Table[PatchRow]
@@ -98,6 +101,7 @@ class Registry:
     vllm_versions: Table[VersionRow]
     upgrade_notes: Table[UpgradeNotesRow]
     operations: Table[OperationContract]
+    operators: Table[OperatorRow]
 
     def tables(self) -> tuple[Table[Spec], ...]:
         """Every table, in a fixed order."""
@@ -119,6 +123,7 @@ def load_registry() -> Registry:
         quantization=rows("quantization", QuantizationRow),
         runtimes=rows("runtimes", RuntimeRow),
         deployments=rows("deployments", DeploymentsRow),
+        findings=rows("findings", FindingsRow),
         providers=rows("providers", ProviderRow),
         hooks=rows("hooks", HookRow),
         patches=rows("patches", PatchRow),
@@ -126,6 +131,7 @@ def load_registry() -> Registry:
         vllm_versions=rows("vllm_versions", VersionRow),
         upgrade_notes=rows("upgrade_notes", UpgradeNotesRow),
         operations=Table("operations", OperationContract, _operation_files(roots)),
+        operators=rows("operators", OperatorRow),
     )
 
 

@@ -1,12 +1,26 @@
-"""Rules: named functions over a resolved recipe; each yields the findings of one kind."""
+"""Rules: named functions over a resolved recipe; each yields the findings of one kind.
+
+Three tables by what a rule looks at: one recipe (or one role of it), a pair of roles, and a recipe
+beside what a machine has installed. `rules.holding.holds` marks those that are true for some
+runtimes or versions only.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules import cache, drafter, graph, hardware, parallel, runtime, weights
 
-Rule = Callable[[ResolvedRecipe], Iterator[Finding]]
+if TYPE_CHECKING:
+    from ascend_recipes.machine import InstalledVersions
+
+Rule: TypeAlias = Callable[[ResolvedRecipe], Iterator[Finding]]
+PairRule: TypeAlias = Callable[[ResolvedRecipe, ResolvedRecipe], Iterator[Finding]]
+"""Takes the deployment as prefill sees it, then as decode sees it; says `roles.…` itself."""
+InstalledRule: TypeAlias = "Callable[[ResolvedRecipe, InstalledVersions], Iterator[Finding]]"
 
 RULES: tuple[Rule, ...] = (
     runtime.version_exists,
@@ -31,8 +45,24 @@ RULES: tuple[Rule, ...] = (
     graph.largest_batch_is_captured,
 )
 
+PAIR_RULES: tuple[PairRule, ...] = ()
+
+INSTALLED_RULES: tuple[InstalledRule, ...] = ()
+
 
 def check_rules(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Every finding of every rule, in the order of the table."""
     for rule in RULES:
         yield from rule(resolved)
+
+
+def check_pair(prefill: ResolvedRecipe, decode: ResolvedRecipe) -> Iterator[Finding]:
+    """What does not fit between the roles of a disaggregated deployment."""
+    for rule in PAIR_RULES:
+        yield from rule(prefill, decode)
+
+
+def check_installed(resolved: ResolvedRecipe, installed: InstalledVersions) -> Iterator[Finding]:
+    """What of a machine does not fit the recipe."""
+    for rule in INSTALLED_RULES:
+        yield from rule(resolved, installed)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 
 
@@ -12,10 +13,12 @@ def draft_length_is_offered(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if spec.kind == "none" or facts is None:
         return
     if spec.num_draft_tokens > facts.max_draft_tokens:
-        yield Finding(
-            id="drafter.too_long",
-            message=f"{spec.kind} of {resolved.recipe.model} proposes at most "
-            f"{facts.max_draft_tokens} tokens, not {spec.num_draft_tokens}",
+        yield finding(
+            "drafter.too_long",
             at="drafter.num_draft_tokens",
             fix=f"drafter.num_draft_tokens={facts.max_draft_tokens}",
+            kind=spec.kind,
+            model=resolved.recipe.model,
+            most=facts.max_draft_tokens,
+            asked=spec.num_draft_tokens,
         )

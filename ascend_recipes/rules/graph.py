@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
 from ascend_recipes.planning.capture import CAPTURE_CAP
 from ascend_recipes.resolve import ResolvedRecipe
 
@@ -16,11 +17,12 @@ def sizes_fit_decode(resolved: ResolvedRecipe) -> Iterator[Finding]:
     off = [size for size in graph.capture_sizes if size % query]
     if off:
         rounded = sorted({-(-size // query) * query for size in graph.capture_sizes})
-        yield Finding(
-            id="graph.spec_multiple",
-            message=f"capture sizes {off} are no multiples of {query} (1 + draft tokens)",
+        yield finding(
+            "graph.spec_multiple",
             at="graph.capture_sizes",
             fix=f"graph.capture_sizes=[{','.join(map(str, rounded))}]",
+            off=off,
+            query=query,
         )
 
 
@@ -32,13 +34,15 @@ def largest_batch_is_captured(resolved: ResolvedRecipe) -> Iterator[Finding]:
     needed = resolved.recipe.scheduler.max_num_seqs * query_length(resolved)
     largest = max(graph.capture_sizes, default=min(needed, CAPTURE_CAP))
     if largest < needed:
-        yield Finding(
-            id="graph.largest_batch_uncaptured",
-            severity=Severity.WARNING,
-            message=f"decode batches of {largest + 1} to {needed} tokens would run without a graph",
+        sizes = (*graph.capture_sizes, needed) if graph.capture_sizes else ()
+        covering = f"graph.capture_sizes=[{','.join(map(str, sizes))}]"
+        fewer = f"scheduler.max_num_seqs={largest // query_length(resolved)}"
+        yield finding(
+            "graph.largest_batch_uncaptured",
             at="graph.capture_sizes",
-            fix=f"add {needed} to graph.capture_sizes, or lower scheduler.max_num_seqs to "
-            f"{largest // query_length(resolved)}",
+            fix=covering if sizes else fewer,
+            first=largest + 1,
+            last=needed,
         )
 
 

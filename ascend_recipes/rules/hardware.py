@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 
 
@@ -10,12 +11,13 @@ def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Every layer kind of the model has a backend for this attention kind and hardware."""
     recipe = resolved.recipe
     if recipe.attention.kind not in resolved.model.attention_kinds:
-        kinds = ", ".join(resolved.model.attention_kinds)
-        yield Finding(
-            id="attention.kind_not_offered",
-            message=f"{recipe.model} is served by attention {kinds}, not {recipe.attention.kind}",
+        yield finding(
+            "attention.kind_not_offered",
             at="attention.kind",
             fix=f"attention={resolved.model.attention_kinds[0]}",
+            model=recipe.model,
+            offered=resolved.model.attention_kinds,
+            kind=recipe.attention.kind,
         )
         return
     for layer in resolved.model.layers:
@@ -26,20 +28,21 @@ def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def _no_backend(resolved: ResolvedRecipe, layer_kind: str) -> Finding:
     recipe = resolved.recipe
     legal = sorted(
-        f"{attention} on {hardware}"
+        (attention, hardware)
         for row in resolved.registry.backends.values()
         if layer_kind in row.layer_kinds
         for attention in row.attention_kinds
         for hardware in row.hardware
     )
-    return Finding(
-        id="attention.no_backend",
-        message=(
-            f"no backend serves {layer_kind} layers with attention {recipe.attention.kind} on "
-            f"{recipe.hardware}; there is one for {', '.join(legal) or 'no combination'}"
-        ),
+    same = [hardware for attention, hardware in legal if attention == recipe.attention.kind]
+    return finding(
+        "attention.no_backend",
         at="attention.kind",
-        fix="choose one of the combinations named",
+        fix=f"hardware={same[0]}" if same else "",
+        layers=layer_kind,
+        kind=recipe.attention.kind,
+        hardware=recipe.hardware,
+        offered=[f"{attention}@{hardware}" for attention, hardware in legal] or "-",
     )
 
 
@@ -68,15 +71,24 @@ def _lacks(resolved: ResolvedRecipe, capability: str, asker: str) -> Finding:
     able = [
         key for key, row in resolved.registry.hardware.items() if capability in row.capabilities
     ]
-    return Finding(
-        id="hardware.lacks_capability",
-        message=(
-            f"{asker} needs {capability}, which {resolved.recipe.hardware} lacks; "
-            f"it is on {', '.join(able) or 'no generation'}"
-        ),
-        at=asker if "." in asker or asker in ("graph", "roles") else "hardware",
-        fix=f"hardware={able[0]}" if able else f"drop {asker}",
+    is_path = "." in asker or asker in ("graph", "roles")
+    return finding(
+        "hardware.lacks_capability",
+        at=asker if is_path else "hardware",
+        fix=_WITHOUT.get(asker, ""),
+        asker=asker,
+        capability=capability,
+        hardware=resolved.recipe.hardware,
+        able=able or "-",
     )
+
+
+_WITHOUT = {
+    "graph": "graph=none",
+    "moe.fused_communication": "moe.fused_communication=false",
+    "moe.hierarchical_communication": "moe.hierarchical_communication=false",
+}
+"""What to append where hardware lacks what was asked for."""
 
 
 def computes_dtype(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -86,19 +98,20 @@ def computes_dtype(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if dtype == "float32":
         relaxed = recipe.device.kind == "emulated" and "dtype.float32" in recipe.device.relaxed
         if not relaxed:
-            yield Finding(
-                id="hardware.dtype",
-                message="NPU operators do not take float32 models; emulation can be told to",
-                at="checkpoint.dtype",
-                fix="checkpoint.dtype=bfloat16, or device=emulated device.relaxed=[dtype.float32]",
-            )
+            yield _wrong_dtype(resolved)
     elif dtype not in resolved.hardware.dtypes:
-        yield Finding(
-            id="hardware.dtype",
-            message=f"{recipe.hardware} does not compute {dtype}",
-            at="checkpoint.dtype",
-            fix="checkpoint.dtype=float16",
-        )
+        yield _wrong_dtype(resolved)
+
+
+def _wrong_dtype(resolved: ResolvedRecipe) -> Finding:
+    able = [name for name in ("bfloat16", "float16") if name in resolved.hardware.dtypes]
+    return finding(
+        "hardware.dtype",
+        at="checkpoint.dtype",
+        fix=f"checkpoint.dtype={able[0]}",
+        hardware=resolved.recipe.hardware,
+        dtype=resolved.recipe.checkpoint.dtype,
+    )
 
 
 def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -110,11 +123,13 @@ def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
     for key in resolved.backends.values():
         called.update(resolved.registry.backends[key].operations)
     for name in sorted(called - set(resolved.bindings)):
-        yield Finding(
-            id="operation.no_binding",
-            message=f"no provider performs {name} on {recipe.hardware}",
+        bindings = resolved.registry.operations[name].bindings
+        yield finding(
+            "operation.no_binding",
             at="hardware",
-            fix="choose a hardware of the contract, see ops/",
+            operation=name,
+            hardware=recipe.hardware,
+            able=sorted({item for binding in bindings for item in binding.hardware}) or "-",
         )
     if recipe.device.kind == "emulated":
         yield from reference_operations(resolved)
@@ -127,12 +142,12 @@ def reference_operations(resolved: ResolvedRecipe) -> Iterator[Finding]:
         heavy = resolved.registry.operations[name].heavy
         if heavy and binding.provider == "torch" and name not in recipe.allow_reference:
             on_npu = recipe.device.kind == "npu"
-            yield Finding(
-                id="operation.reference",
-                severity=Severity.ERROR if on_npu else Severity.WARNING,
-                message=f"{name} would fall back to the plain PyTorch reference",
+            yield finding(
+                "operation.reference",
+                severity=Severity.ERROR if on_npu else None,
                 at="hardware",
-                fix=f"allow_reference=[{name}]",
+                fix=f"allow_reference=[{','.join((*recipe.allow_reference, name))}]",
+                operation=name,
             )
 
 

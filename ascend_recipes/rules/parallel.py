@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 
 
@@ -14,12 +15,14 @@ def heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
     legal = _divisors(gcd(*sizes.values()))
     for field, heads in sizes.items():
         if heads % tp:
-            yield Finding(
-                id="parallel.heads_not_divisible",
-                message=f"{field}={heads} cannot be split over {tp} dies",
+            yield finding(
+                "parallel.heads_not_divisible",
                 at="parallel.tp",
                 fix=f"parallel.tp={max((n for n in legal if n < tp), default=1)}",
-                evidence=f"legal for this model: {', '.join(map(str, legal))}",
+                field=field,
+                heads=heads,
+                tp=tp,
+                legal=legal,
             )
 
 
@@ -29,26 +32,28 @@ def world_fits_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
     dies = resolved.hardware.dies_per_node * resolved.recipe.nodes
     if parallel.world_size > dies:
         needed = -(-parallel.world_size // resolved.hardware.dies_per_node)
-        yield Finding(
-            id="parallel.world_exceeds_nodes",
-            message=(
-                f"tp {parallel.tp} x dp {parallel.dp} x pp {parallel.pp} = {parallel.world_size} "
-                f"dies, but {resolved.recipe.nodes} node(s) of {resolved.recipe.hardware} "
-                f"have {dies}"
-            ),
+        yield finding(
+            "parallel.world_exceeds_nodes",
             at="parallel.tp",
             fix=f"nodes={needed}",
+            tp=parallel.tp,
+            dp=parallel.dp,
+            pp=parallel.pp,
+            world=parallel.world_size,
+            nodes=resolved.recipe.nodes,
+            hardware=resolved.recipe.hardware,
+            dies=dies,
         )
 
 
 def experts_exist(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Expert parallelism needs experts."""
     if resolved.recipe.parallel.ep and "moe" not in resolved.model.traits:
-        yield Finding(
-            id="parallel.no_experts",
-            message=f"{resolved.recipe.model} is dense: there are no experts to spread",
+        yield finding(
+            "parallel.no_experts",
             at="parallel.ep",
             fix="parallel.ep=false",
+            model=resolved.recipe.model,
         )
 
 

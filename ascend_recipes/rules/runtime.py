@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.hardware import missing_backends, reference_operations
 
@@ -14,9 +15,8 @@ def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield from missing or _slow_operations(resolved)
         yield from _missing_evidence(resolved)
     else:
-        yield Finding(
-            id="runtime.not_rendered",
-            message="plans for vllm-ascend cannot be launched yet: their own options are missing",
+        yield finding(
+            "runtime.not_rendered",
             at="runtime.kind",
             fix=f"ascend-run plan recipe={resolved.recipe.name} runtime=vllm_ascend",
         )
@@ -25,35 +25,29 @@ def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:
     instead = f"ascend-run recipe={resolved.recipe.name} runtime=vllm_ascend"
     if not resolved.model.native:
-        yield Finding(
-            id="runtime.family_not_implemented",
-            message=f"the native runtime does not implement {resolved.recipe.model} yet",
+        yield finding(
+            "runtime.family_not_implemented",
             at="model",
             fix=instead,
+            model=resolved.recipe.model,
         )
     elif missing := missing_backends(resolved):
-        yield Finding(
-            id="runtime.backend_not_implemented",
-            message=(
-                f"the native runtime has no {', '.join(missing)} on {resolved.recipe.hardware} yet"
-            ),
+        yield finding(
+            "runtime.backend_not_implemented",
             at="hardware",
             fix=instead,
+            missing=missing,
+            hardware=resolved.recipe.hardware,
         )
     elif not _reads_format(resolved):
-        yield Finding(
-            id="runtime.format_not_implemented",
-            message=f"the native runtime does not read {resolved.checkpoint.format} weights yet",
+        yield finding(
+            "runtime.format_not_implemented",
             at="checkpoint.variant",
-            fix=f"checkpoint.variant=bf16 quant=none, or {instead}",
+            fix=instead,
+            format=resolved.checkpoint.format,
         )
     elif (kind := resolved.recipe.drafter.kind) not in ("none", *resolved.model.native_drafters):
-        yield Finding(
-            id="runtime.drafter_not_implemented",
-            message=f"the native runtime does not run the {kind} drafter of this model yet",
-            at="drafter.kind",
-            fix=f"drafter=none, or {instead}",
-        )
+        yield finding("runtime.drafter_not_implemented", at="drafter.kind", fix=instead, kind=kind)
 
 
 def _reads_format(resolved: ResolvedRecipe) -> bool:
@@ -73,29 +67,27 @@ def _missing_evidence(resolved: ResolvedRecipe) -> Iterator[Finding]:
     recipe = resolved.recipe
     recorded = any(run.recipe == recipe.name for run in resolved.model.verified)
     if recipe.device.kind == "npu" and not recorded and not recipe.accept_unverified:
-        yield Finding(
-            id="runtime.unverified",
-            message=f"no run of {recipe.name} with the native runtime on an NPU has been recorded",
+        yield finding(
+            "runtime.unverified",
             at="runtime.kind",
             fix=(
                 f"ascend-run recipe={recipe.name} runtime=native accept_unverified=true   or   "
                 f"ascend-run recipe={recipe.name} runtime=vllm_ascend"
             ),
+            recipe=recipe.name,
         )
 
 
 def version_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """A named runtime version has a row."""
     if resolved.runtime_version not in resolved.runtime.versions:
-        options = ", ".join(resolved.runtime.versions)
-        yield Finding(
-            id="runtime.unknown_version",
-            message=(
-                f"{resolved.recipe.runtime.kind} has no version {resolved.runtime_version!r}; "
-                f"it has {options}"
-            ),
+        yield finding(
+            "runtime.unknown_version",
             at="runtime.version",
             fix=f"runtime.version={resolved.runtime.versions[-1]}",
+            kind=resolved.recipe.runtime.kind,
+            version=resolved.runtime_version,
+            options=resolved.runtime.versions,
         )
 
 
@@ -103,16 +95,6 @@ def device_is_served(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Emulation, tiny models and float32 belong to the native runtime on the CPU."""
     recipe = resolved.recipe
     if recipe.runtime.kind == "vllm_ascend" and recipe.device.kind == "emulated":
-        yield Finding(
-            id="runtime.no_emulation",
-            message="vllm-ascend runs on NPUs only",
-            at="device.kind",
-            fix="runtime=native device=emulated",
-        )
+        yield finding("runtime.no_emulation", at="device.kind", fix="device=npu")
     if recipe.scale.kind == "real" and recipe.device.kind == "emulated":
-        yield Finding(
-            id="scale.real_on_cpu",
-            message=f"{recipe.model} at its real size cannot run on the emulated device",
-            at="scale.kind",
-            fix="scale=tiny",
-        )
+        yield finding("scale.real_on_cpu", at="scale.kind", fix="scale=tiny", model=recipe.model)

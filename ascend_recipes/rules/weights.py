@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 
 
@@ -16,14 +17,14 @@ def format_matches_quant(resolved: ResolvedRecipe) -> Iterator[Finding]:
             for variant, facts in resolved.model.checkpoints.items()
             if facts.format == recipe.quant.kind
         ]
-        yield Finding(
-            id="quant.format_mismatch",
-            message=(
-                f"checkpoint {recipe.checkpoint.variant} of {recipe.model} holds "
-                f"{resolved.checkpoint.format} weights, but quant is {recipe.quant.kind}"
-            ),
+        yield finding(
+            "quant.format_mismatch",
             at="quant.kind",
             fix=f"checkpoint.variant={matching[0]}" if matching else f"quant={expected}",
+            variant=recipe.checkpoint.variant,
+            model=recipe.model,
+            format=resolved.checkpoint.format,
+            kind=recipe.quant.kind,
         )
 
 
@@ -31,22 +32,34 @@ def format_runs_on_hardware(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Some formats need units that only some generations have."""
     recipe, row = resolved.recipe, resolved.quantization
     if recipe.hardware not in row.hardware:
-        yield Finding(
-            id="quant.hardware",
-            message=(
-                f"{resolved.checkpoint.format} weights run on {', '.join(row.hardware)}, "
-                f"not on {recipe.hardware}"
-            ),
+        yield finding(
+            "quant.hardware",
             at="checkpoint.variant",
-            fix=f"hardware={row.hardware[0]}, or a checkpoint.variant of another format",
+            fix=_other_weights(resolved),
+            format=resolved.checkpoint.format,
+            able=row.hardware,
+            hardware=recipe.hardware,
         )
     if row.max_tp is not None and recipe.parallel.tp > row.max_tp:
-        yield Finding(
-            id="quant.tp",
-            message=f"{resolved.checkpoint.format} experts split over at most {row.max_tp} dies",
+        yield finding(
+            "quant.tp",
             at="parallel.tp",
             fix=f"parallel.tp={row.max_tp}",
+            format=resolved.checkpoint.format,
+            most=row.max_tp,
         )
+
+
+def _other_weights(resolved: ResolvedRecipe) -> str:
+    """Overrides for a checkpoint of the model that the hardware runs; empty if there is none."""
+    formats = resolved.registry.quantization
+    drafter = resolved.recipe.drafter.kind
+    for variant, facts in resolved.model.checkpoints.items():
+        able = resolved.recipe.hardware in formats[facts.format].hardware
+        if able and drafter in ("none", *facts.drafters):
+            quant = "none" if facts.format == "bf16" else facts.format
+            return f"checkpoint.variant={variant} quant={quant}"
+    return ""
 
 
 def variant_holds_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -59,12 +72,11 @@ def variant_holds_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
             for variant, facts in resolved.model.checkpoints.items()
             if kind in facts.drafters
         ]
-        yield Finding(
-            id="drafter.weights_missing",
-            message=(
-                f"checkpoint {resolved.recipe.checkpoint.variant} of {resolved.recipe.model} "
-                f"holds no {kind} weights"
-            ),
+        yield finding(
+            "drafter.weights_missing",
             at="drafter.kind",
             fix=f"checkpoint.variant={holding[0]}" if holding else "drafter=none",
+            variant=resolved.recipe.checkpoint.variant,
+            model=resolved.recipe.model,
+            kind=kind,
         )

@@ -195,6 +195,36 @@ class ProviderRow(FactRow):
     hardware: tuple[Name, ...]
 
 
+class LanguageText(Spec):
+    """A text in both languages; braces name values that code gives."""
+
+    en: str
+    zh: str
+
+
+class FindingText(Spec):
+    """What people read about one kind of finding."""
+
+    severity: Literal["error", "warn", "info"]
+    """Unless the rule knows better."""
+    title: LanguageText
+    """What is wrong in general: heading of the error reference."""
+    message: LanguageText
+    """What is wrong here."""
+    why: LanguageText | None = None
+    """What would happen otherwise, and what else helps."""
+    evidence: str = ""
+    """Source line, issue or measurement."""
+
+
+class FindingsRow(Spec):
+    """The findings of one family; their ids are `family.name`."""
+
+    about: str
+    """What the family is about, in one line."""
+    findings: dict[Name, FindingText]
+
+
 class DocumentedRole(Spec):
     """Values that a document states for one role, by column; a column left out is not stated."""
 
