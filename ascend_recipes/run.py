@@ -15,7 +15,12 @@ from ascend_recipes.launch.checkpoint import ensure_checkpoint
 from ascend_recipes.launch.folder import RunFolder, create_run_folder, pasteable
 from ascend_recipes.launch.http import ServerClient
 from ascend_recipes.launch.preflight import check_machine, server_address
-from ascend_recipes.launch.session import Session, StopRequestedError
+from ascend_recipes.launch.session import (
+    SOLE_PROCESS,
+    ProcessSpec,
+    Session,
+    StopRequestedError,
+)
 from ascend_recipes.launch.stages import StageListener
 from ascend_recipes.receipts import Receipt, load_receipts
 from ascend_recipes.schema.base import Json
@@ -67,11 +72,13 @@ def run_plan(planned: PlannedLaunch, words: Sequence[str], listener: ServeListen
     client = ServerClient(*server_address(plan))
     listener.started(folder.path, pasteable(folder, plan.env, serve_arguments(plan)))
     try:
-        with Session(plan, folder, command=serve_command(plan), listener=listener) as session:
+        with Session(plan, folder, listener=listener) as session:
+            session.start(_sole_process(folder, serve_command(plan)))
             session.wait_until(client.is_healthy, timeout_s=_patience(planned))
             findings = session.audit()
             _check_canary(client, folder)
             listener.end()
+            session.state.change(status="serving", url=client.url)
             listener.serving(client.url, client.model_name(), findings)
             session.watch()
             listener.ending()
@@ -101,7 +108,8 @@ def generate_once(
     ensure_checkpoint(planned, folder, listener)
     command = [sys.executable, "-m", GENERATE_MODULE]
     try:
-        with Session(plan, folder, command=command, listener=listener) as session:
+        with Session(plan, folder, listener=listener) as session:
+            session.start(_sole_process(folder, command))
             session.wait_until(lambda: session.is_ready, timeout_s=_patience(planned))
             findings = session.audit()
             listener.begin("generate")
@@ -115,6 +123,16 @@ def generate_once(
         outputs=tuple(outputs["outputs"]),
         receipts=load_receipts(folder.path),
         findings=tuple(findings),
+    )
+
+
+def _sole_process(folder: RunFolder, command: Sequence[str]) -> ProcessSpec:
+    folder.write_json("argv.json", list(command))
+    return ProcessSpec(
+        name=SOLE_PROCESS,
+        command=tuple(command),
+        environment=folder.environment,
+        log=folder.log,
     )
 
 

@@ -1,7 +1,7 @@
 """The environment of vLLM's processes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ascend_recipes.paths import PLAN_VARIABLE
@@ -37,9 +37,17 @@ def child_environment(
     return environment | ({PLAN_VARIABLE: str(plan_path)} if plan.runtime.name == NATIVE else {})
 
 
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+def rendered_environment(variables: Mapping[str, str], outer: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's environment and what a rendered command adds to it."""
+    inherited = {name: value for name, value in outer.items() if name not in _NOT_INHERITED}
+    return inherited | _OWN | dict(variables)
+
+
+def without_secrets(
+    environment: Mapping[str, str], secrets: Collection[str] = ()
+) -> dict[str, str]:
     """Copy fit for a file that people attach to reports: secrets are masked, names stay."""
     return {
-        name: "***" if _SECRET.search(name) else _IN_URL.sub("***@", value)
+        name: "***" if name in secrets or _SECRET.search(name) else _IN_URL.sub("***@", value)
         for name, value in sorted(environment.items())
     }

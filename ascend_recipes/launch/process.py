@@ -20,6 +20,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.05
 _ENDED = "ZX"
 """States of processes that have ended and wait for their parent to look."""
+_STARTED_FIELD = 19
+"""Place of the start time behind the name: field 22 of proc_pid_stat(5)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class ProcessRecord:
     """Letter of the kernel: R, S, D, Z, …"""
     parent: int
     session: int
+    started: int
+    """Moment of the start, in clock ticks since the machine booted."""
 
 
 class ProcessTree:
@@ -58,9 +62,15 @@ class ProcessTree:
         """End every member at once."""
         self._signal_members(signal.SIGKILL)
 
-    def end(self, *, patience_s: float, first: signal.Signals = signal.SIGTERM) -> None:
-        """End every member: politely to the child, then to the rest, then for good."""
-        self.signal_child(first)
+    def end(self, *, patience_s: float, asked: bool = False) -> None:
+        """End every member: politely to the child, then to the rest, then for good.
+
+        Args:
+            patience_s: Seconds that the child may take.
+            asked: The child was asked before; a second request would make it hurry.
+        """
+        if not asked:
+            self.signal_child(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(patience_s)
         for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0)):
@@ -100,6 +110,20 @@ class ProcessTree:
         return [record for record in process_table() if record.session == self.pid]
 
 
+def end_together(trees: Sequence[ProcessTree], *, patience_s: float) -> None:
+    """End several trees at once: all are asked first, then each may take what is left of the time.
+
+    Args:
+        trees: What to end.
+        patience_s: Seconds that all of them together may take before they are forced.
+    """
+    deadline = time.monotonic() + patience_s
+    for tree in trees:
+        tree.signal_child(signal.SIGTERM)
+    for tree in trees:
+        tree.end(patience_s=max(0.0, deadline - time.monotonic()), asked=True)
+
+
 def start_tree(command: Sequence[str], environment: Mapping[str, str], log: Path) -> ProcessTree:
     """Start a command in a session of its own, with both output streams appended to `log`."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -135,8 +159,9 @@ def find_process(pid: int) -> ProcessRecord | None:
     except OSError:
         return None
     # The name stands in brackets and may contain anything, brackets included.
-    state, parent, _group, session = text.rpartition(")")[2].split()[:4]
-    return ProcessRecord(pid, state, int(parent), int(session))
+    fields = text.rpartition(")")[2].split()
+    state, parent, _group, session = fields[:4]
+    return ProcessRecord(pid, state, int(parent), int(session), int(fields[_STARTED_FIELD]))
 
 
 def is_running(pid: int) -> bool:

@@ -1,9 +1,10 @@
-"""One run of vLLM below this process: started, watched, and ended whatever happens."""
+"""The processes of one run below this one: started, watched, and ended whatever happens."""
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -14,13 +15,16 @@ from ascend_recipes.launch.audit import audit_receipts, await_receipts
 from ascend_recipes.launch.decode import decode_failure, find_death_notice
 from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.launch.folder import RunFolder
-from ascend_recipes.launch.process import ProcessTree, is_running, start_tree
+from ascend_recipes.launch.process import ProcessTree, end_together, is_running, start_tree
 from ascend_recipes.launch.stages import LogWatcher, StageListener
+from ascend_recipes.launch.state import ProcessState, StateFile, identity_of
 from ascend_recipes.receipts import Receipt
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import LaunchPlan
 
 POLL_SECONDS = 0.2
+SOLE_PROCESS = "vllm"
+"""Name of the process where a run has only one."""
 _END_PATIENCE_SECONDS = DRAIN_SECONDS + 15.0
 _ABORT_PATIENCE_SECONDS = 5.0
 _RECEIPT_SECONDS = 15.0
@@ -33,6 +37,30 @@ class StopRequestedError(Exception):
     """Somebody asked the launcher to end, by signal."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """A process that a session shall start."""
+
+    name: str
+    """What people call it."""
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    log: Path
+    group: str = "vllm"
+    """Processes of one group are started and ended together."""
+    port: int | None = None
+    """Port of its API, for the record."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A started process and what its log has said so far."""
+
+    spec: ProcessSpec
+    tree: ProcessTree
+    watcher: LogWatcher
+
+
 class Session:
     """Context manager around the processes of one run."""
 
@@ -41,26 +69,33 @@ class Session:
         plan: LaunchPlan,
         folder: RunFolder,
         *,
-        command: Sequence[str],
         listener: StageListener,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            plan: What the processes run.
+            folder: Where the run is recorded.
+            listener: Shows stages to people.
+            check: Called at every look; raises where something outside ends the run.
+        """
         self._plan = plan
         self._folder = folder
-        self._command = command
         self._listener = listener
+        self._check = check
         self._stop: signal.Signals | None = None
         self._previous: dict[signal.Signals, _Handler] = {}
         self._patience_s = _ABORT_PATIENCE_SECONDS
-        self._tree: ProcessTree
-        self._watcher: LogWatcher
+        self._running: list[Running] = []
+        self.state: StateFile
         self.receipts: tuple[Receipt, ...] = ()
 
     def __enter__(self) -> Self:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._request_stop)
-        self._folder.write_json("argv.json", list(self._command))
-        self._tree = start_tree(self._command, self._folder.environment, self._folder.log)
-        self._watcher = LogWatcher(self._folder.log, self._listener)
+        plan = self._plan
+        self.state = StateFile(self._folder.path, recipe=plan.recipe, digest=plan.digest)
         return self
 
     def __exit__(
@@ -71,16 +106,44 @@ class Session:
     ) -> None:
         if error is not None:
             self._listener.abandon()
-        self._tree.end(patience_s=self._patience_s)
+        failed = isinstance(error, RecipeError)
+        self.state.change(status="ending", message=str(error) if failed else "")
+        for group in self.groups:
+            self.end(group)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        self.state.change(status="failed" if failed else "ended")
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups that still run, the one that was started last first."""
+        return tuple(dict.fromkeys(item.spec.group for item in reversed(self._running)))
 
     @property
     def is_ready(self) -> bool:
-        """Whether the engine says that it can take requests."""
-        return self._watcher.stage == "ready"
+        """Whether every engine says that it can take requests."""
+        return all(item.watcher.stage == "ready" for item in self._running)
 
-    def wait_until(self, condition: Callable[[], bool], *, timeout_s: float) -> None:
+    def start(self, spec: ProcessSpec, listener: StageListener | None = None) -> None:
+        """Start a process; its log is watched from now on."""
+        tree = start_tree(spec.command, spec.environment, spec.log)
+        self._running.append(Running(spec, tree, LogWatcher(spec.log, listener or self._listener)))
+        identity, log = identity_of(tree.pid), spec.log.relative_to(self._folder.path).as_posix()
+        self.state.add(ProcessState(name=spec.name, identity=identity, log=log, port=spec.port))
+
+    def end(self, group: str) -> None:
+        """End the processes of a group, all of them at the same time."""
+        members = [item for item in self._running if item.spec.group == group]
+        end_together([item.tree for item in members], patience_s=self._patience_s)
+        self._running = [item for item in self._running if item not in members]
+
+    def wait_until(
+        self,
+        condition: Callable[[], bool],
+        *,
+        timeout_s: float,
+        waiting_for: Callable[[], str] = lambda: "vLLM",
+    ) -> None:
         """Watch until a condition holds.
 
         Raises:
@@ -90,31 +153,31 @@ class Session:
         deadline = time.monotonic() + timeout_s
         while True:
             # Asked first: what a process wrote before its end is in the log when it is read.
-            ended = self._tree.returncode is not None
-            self._poll()
+            ended = self._first_ended()
+            self.poll()
             if condition():
                 return
             if ended:
-                raise self._failure()
+                raise self._failure(ended)
             if time.monotonic() > deadline:
-                raise self._overdue(timeout_s)
+                raise self._overdue(waiting_for(), timeout_s)
             time.sleep(POLL_SECONDS)
 
     def wait_for_end(self, *, timeout_s: float) -> None:
-        """Watch until the processes end by themselves, with status 0.
+        """Watch until the first process ends by itself, with status 0.
 
         Raises:
             StopRequestedError: somebody asked the launcher to end.
             RecipeError: another status, a lost process, or the time is up (exit code 5).
         """
         deadline = time.monotonic() + timeout_s
-        while self._tree.returncode is None:
-            self._poll()
+        while (ended := self._first_ended()) is None:
+            self.poll()
             if time.monotonic() > deadline:
-                raise self._overdue(timeout_s)
+                raise self._overdue("vLLM", timeout_s)
             time.sleep(POLL_SECONDS)
-        if self._tree.returncode != 0:
-            raise self._failure()
+        if ended.tree.returncode != 0:
+            raise self._failure(ended)
 
     def audit(self) -> list[Finding]:
         """Compare what the processes report with the plan; warnings are returned.
@@ -134,16 +197,16 @@ class Session:
         """Stay until somebody asks to end; then give running requests time to finish.
 
         Raises:
-            RecipeError: the server ended by itself or lost a process (exit code 5).
+            RecipeError: a server ended by itself or lost a process (exit code 5).
         """
         # From here on an end is orderly: running requests are drained.
         self._patience_s = _END_PATIENCE_SECONDS
         try:
             while True:
-                self._poll()
+                self.poll()
                 self._check_members()
-                if self._tree.returncode is not None:
-                    raise self._failure()
+                if ended := self._first_ended():
+                    raise self._failure(ended)
                 time.sleep(POLL_SECONDS)
         except StopRequestedError:
             return
@@ -151,41 +214,59 @@ class Session:
             self._patience_s = _ABORT_PATIENCE_SECONDS
             raise
 
+    def poll(self) -> None:
+        """Take note of what happened since the last look.
+
+        Raises:
+            StopRequestedError: somebody asked the launcher to end.
+        """
+        if self._stop is not None:
+            raise StopRequestedError(self._stop.name)
+        self._check()
+        for item in self._running:
+            with suppress(FileNotFoundError):
+                item.watcher.poll()
+
     def _request_stop(self, number: int, _frame: FrameType | None) -> None:
         if self._stop is not None:
             # Asked twice: whoever asks is out of patience.
-            self._tree.kill()
+            for item in self._running:
+                item.tree.kill()
         self._stop = signal.Signals(number)
 
-    def _poll(self) -> None:
-        if self._stop is not None:
-            raise StopRequestedError(self._stop.name)
-        with suppress(FileNotFoundError):
-            self._watcher.poll()
+    def _first_ended(self) -> Running | None:
+        return next((item for item in self._running if item.tree.returncode is not None), None)
 
     def _check_members(self) -> None:
         lost = [item for item in self.receipts if _matters(item) and not is_running(item.pid)]
         if lost:
             raise self._loss(lost[0])
 
-    def _failure(self) -> RecipeError:
-        self._watcher.poll()
-        log, ended = self._folder.log, self._tree.returncode
+    def _failure(self, ended: Running) -> RecipeError:
+        ended.watcher.poll()
+        log, status = ended.spec.log, ended.tree.returncode
         if self.receipts and (notice := find_death_notice(log)):
             return _launch_error("launch.process_lost", f"vLLM ended: {notice}", log)
         if self.receipts:
-            return _launch_error("launch.ended", f"vLLM ended with status {ended}", log)
-        return RecipeError((decode_failure(log, ended),), ExitCode.LAUNCH)
+            return _launch_error("launch.ended", f"vLLM ended with status {status}", log)
+        finding = decode_failure(log, status)
+        if len(self._running) > 1 or ended.spec.name != SOLE_PROCESS:
+            who = f"{ended.spec.name} ended with status {status}"
+            finding = replace(
+                finding, message=f"{who}, and everything else was ended: {finding.message}"
+            )
+        return RecipeError((finding,), ExitCode.LAUNCH)
 
     def _loss(self, receipt: Receipt) -> RecipeError:
         who = "the engine core" if receipt.rank is None else f"the worker of rank {receipt.rank}"
         message = f"{who} (process {receipt.pid}) ended without being asked; vLLM was stopped"
         return _launch_error("launch.process_lost", message, self._folder.log)
 
-    def _overdue(self, seconds: float) -> RecipeError:
-        log = self._folder.log
-        message = f"vLLM was not ready after {seconds:.0f} s (stage {self._watcher.stage})"
-        return _launch_error("launch.timeout", message, log)
+    def _overdue(self, who: str, seconds: float) -> RecipeError:
+        slow = next((item for item in self._running if item.spec.name in who), None)
+        stage = f" (stage {slow.watcher.stage})" if slow else ""
+        message = f"{who} was not ready after {seconds:.0f} s{stage}"
+        return _launch_error("launch.timeout", message, slow.spec.log if slow else self._folder.log)
 
 
 def _matters(receipt: Receipt) -> bool:

@@ -13,7 +13,7 @@ from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.launch import session
 from ascend_recipes.launch.folder import create_run_folder
 from ascend_recipes.launch.process import process_table
-from ascend_recipes.launch.session import Session, StopRequestedError
+from ascend_recipes.launch.session import ProcessSpec, Session, StopRequestedError
 
 READY = "init engine (profile, create kv cache, warmup model) took 1 s"
 
@@ -40,6 +40,24 @@ signal.signal(signal.SIGTERM, end)
 while True:
     time.sleep(0.05)
 """
+
+
+class SingleSession(Session):
+    """Starts one process when it is entered."""
+
+    def __init__(self, plan, folder, *, command):
+        super().__init__(plan, folder, listener=Silent())
+        self.spec = ProcessSpec(
+            name="vllm",
+            command=tuple(command),
+            environment=folder.environment,
+            log=folder.log,
+        )
+
+    def __enter__(self):
+        super().__enter__()
+        self.start(self.spec)
+        return self
 
 
 class Silent:
@@ -75,7 +93,7 @@ def start(tiny, tmp_path, monkeypatch):
         folder = create_run_folder(tiny, [])
         tree = json.loads(receipt.model_dump_json()) if receipt else None
         command = [sys.executable, "-c", SERVER, json.dumps(tree), says, then]
-        return Session(tiny.plan, folder, command=command, listener=Silent()), folder
+        return SingleSession(tiny.plan, folder, command=command), folder
 
     before = {record.pid for record in process_table() if record.parent == os.getpid()}
     yield call
