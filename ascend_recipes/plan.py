@@ -1,6 +1,7 @@
 """Plan: flatten a resolved recipe to plain data, with a reason for every value."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.planning.cache import plan_cache
@@ -28,6 +29,9 @@ from ascend_recipes.schema.plan import (
     plan_digest,
 )
 
+if TYPE_CHECKING:
+    from ascend_recipes.rendering.command import RenderedCommand
+
 _GRAPH_MODES = {
     "none": "NONE",
     "full_decode": "FULL_DECODE_ONLY",
@@ -48,6 +52,15 @@ class PlannedLaunch:
     blockers: tuple[Finding, ...]
     """Errors that stop a launch, not a plan: what is not implemented, not verified."""
     resolved: ResolvedRecipe
+
+    @property
+    def commands(self) -> "tuple[RenderedCommand, ...]":
+        """Processes of an installed vllm-ascend; none for the native runtime, which needs none."""
+        if self.resolved.recipe.runtime.kind != "vllm_ascend":
+            return ()
+        from ascend_recipes.rendering.render import render_commands
+
+        return render_commands(self.resolved)
 
     def reasons_json(self) -> dict[str, dict[str, str]]:
         """Content of the reasons file."""

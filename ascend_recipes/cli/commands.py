@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ascend_recipes.cli.arguments import Invocation
@@ -36,6 +37,8 @@ class Attempt:
                 body["memory"] = plan_memory(self.planned.resolved).to_json()
                 body["plan"] = self.planned.plan.model_dump(mode="json")
                 body["reasons"] = self.planned.reasons_json()
+                if commands := self.planned.commands:
+                    body["commands"] = [item.to_json() for item in commands]
             body["blockers"] = [item.to_json() for item in self.planned.blockers]
         return body
 
@@ -59,8 +62,7 @@ def run_plan_command(invocation: Invocation, output: Output) -> ExitCode:
 def run_check(invocation: Invocation, output: Output) -> ExitCode:
     """`check`: findings only."""
     if invocation.every_recipe:
-        _refuse_sweep(invocation)
-        return _inspecting("check --all")(invocation, output)
+        return _deferred("inspecting:run_check_all")(invocation, output)
     if invocation.multirun:
         return _run_sweep(invocation, output)
     attempt = _attempt(invocation, invocation.words)
@@ -125,44 +127,36 @@ def run_serve(invocation: Invocation, output: Output) -> ExitCode:
     return serve(invocation, output)
 
 
-def run_patches(invocation: Invocation, output: Output) -> ExitCode:
-    """`patches`: what we rely on in vLLM, and what another version would break."""
-    _refuse_sweep(invocation)
-    from ascend_recipes.cli import patches
-
-    return patches.run_patches(invocation, output)
+Runner = Callable[[Invocation, Output], ExitCode]
 
 
-def run_ops(invocation: Invocation, output: Output) -> ExitCode:
-    """`ops`: who performs each operation, and whether it loads here."""
-    _refuse_sweep(invocation)
-    from ascend_recipes.cli.operations import run_operations
-
-    return run_operations(invocation, output)
-
-
-def _inspecting(name: str) -> Callable[[Invocation, Output], ExitCode]:
-    """A command that looks at recipes; what it needs is imported when it runs."""
+def _deferred(place: str) -> Runner:
+    """A command in a module of its own (`module:function`), imported when it runs."""
 
     def run(invocation: Invocation, output: Output) -> ExitCode:
         _refuse_sweep(invocation)
-        from ascend_recipes.cli import inspecting
-
-        return inspecting.INSPECTING[name](invocation, output)
+        module, _, name = place.partition(":")
+        command: Runner = getattr(import_module(f"ascend_recipes.cli.{module}"), name)
+        return command(invocation, output)
 
     return run
 
 
-COMMANDS: dict[str, Callable[[Invocation, Output], ExitCode]] = {
+COMMANDS: dict[str, Runner] = {
     "serve": run_serve,
     "generate": run_generate,
     "plan": run_plan_command,
     "check": run_check,
     "list": run_list,
-    "ops": run_ops,
-    "patches": run_patches,
-} | {
-    name: _inspecting(name) for name in ("show", "explain", "diff", "init", "schema", "completion")
+    "completion": _deferred("inspecting:run_completion"),
+    "diff": _deferred("inspecting:run_diff"),
+    "explain": _deferred("inspecting:run_explain"),
+    "fix": _deferred("fixing:run_fix"),
+    "init": _deferred("inspecting:run_init"),
+    "ops": _deferred("operations:run_operations"),
+    "patches": _deferred("patches:run_patches"),
+    "schema": _deferred("inspecting:run_schema"),
+    "show": _deferred("inspecting:run_show"),
 }
 
 

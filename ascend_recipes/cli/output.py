@@ -74,4 +74,5 @@ class Output:
 
 def _print(console: Console, items: Iterable[RenderableType]) -> None:
     for item in items:
-        console.print(item)
+        # Plain text is meant to be copied: it is never folded.
+        console.print(item, soft_wrap=isinstance(item, str))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from ascend_recipes.cli.shell import shell_text
 from ascend_recipes.errors import Finding, Severity
 
 if TYPE_CHECKING:
@@ -60,22 +61,25 @@ def render_summary(planned: PlannedLaunch) -> Text:
     return text
 
 
-def render_plan(planned: PlannedLaunch) -> list[Table | Text]:
+def render_plan(planned: PlannedLaunch) -> list[Table | Text | str]:
     """The plan as a page: what is served, how, and why."""
     plan = planned.plan
     reasons = {key: reason.because for key, reason in planned.reasons.items()}
     head = Text(f"{plan.recipe}  ", "bold")
     head.append(f"{plan.model.key} on {plan.hardware}, device {plan.device}, scale {plan.scale}, ")
     head.append(f"{plan.runtime.name} for vLLM {plan.runtime.vllm}  ").append(plan.digest, "dim")
-    page: list[Table | Text] = [head]
-    page.append(_mapping("engine argument", plan.engine, reasons, prefix="engine"))
-    if plan.server:
-        page.append(_mapping("server argument", plan.server, reasons, prefix="server"))
-    if plan.env:
-        page.append(_mapping("environment", plan.env, reasons, prefix="env"))
-    page.append(_layers(planned))
-    page.append(_mapping("operation", plan.operations, reasons, prefix="operations"))
-    page.append(_mapping("hook", dict.fromkeys(plan.hooks, ""), reasons, prefix="hooks"))
+    page: list[Table | Text | str] = [head]
+    if commands := planned.commands:
+        page += [shell_text(commands), _layers(planned)]
+    else:
+        page.append(_mapping("engine argument", plan.engine, reasons, prefix="engine"))
+        if plan.server:
+            page.append(_mapping("server argument", plan.server, reasons, prefix="server"))
+        if plan.env:
+            page.append(_mapping("environment", plan.env, reasons, prefix="env"))
+        page.append(_layers(planned))
+        page.append(_mapping("operation", plan.operations, reasons, prefix="operations"))
+        page.append(_mapping("hook", dict.fromkeys(plan.hooks, ""), reasons, prefix="hooks"))
     if plan.scale == "real":
         from ascend_recipes.cli.memory_table import render_memory
         from ascend_recipes.memory.planner import plan_memory

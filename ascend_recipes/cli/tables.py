@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
+from ascend_recipes.cli.shell import shell_text
+
 if TYPE_CHECKING:
     from ascend_recipes.cli.checking import Verdict
     from ascend_recipes.commands.diff import Difference
     from ascend_recipes.commands.explain import Explanation
+    from ascend_recipes.commands.fix import Proposal
     from ascend_recipes.commands.show import Portrait
     from ascend_recipes.schema.base import Json
 
@@ -37,8 +40,22 @@ def _explanation(item: Explanation) -> Text:
     return text
 
 
-def render_portrait(portrait: Portrait) -> list[Text | Table]:
-    """Heading, a table of facts, sources and exceptions."""
+def render_proposal(proposal: Proposal) -> Table:
+    """One row a change: what it sets, what that costs, and what comes back without it."""
+    table = _table("change", "before", "after", "what it is", "without it")
+    for step in proposal.steps:
+        table.add_row(
+            Text(step.change.text, "bold"),
+            _value(step.before),
+            _value(step.after),
+            step.cost,
+            ", ".join(step.returns),
+        )
+    return table
+
+
+def render_portrait(portrait: Portrait) -> list[Text | Table | str]:
+    """Heading, a table of facts, sources and exceptions, and what vllm-ascend would be told."""
     head = Text(f"{portrait.name}  ", "bold").append(portrait.about, "default")
     table = _table("", "")
     table.show_header = False
@@ -48,7 +65,7 @@ def render_portrait(portrait: Portrait) -> list[Text | Table]:
         table.add_row(Text("source", "bold"), source)
     for item in portrait.exceptions:
         table.add_row(Text("kept although", "bold"), item)
-    return [head, table]
+    return [head, table, *([shell_text(portrait.commands)] if portrait.commands else [])]
 
 
 def render_differences(items: Iterable[Difference], left: str, right: str) -> Table:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ascend_recipes.plan import PlannedLaunch
+from ascend_recipes.rendering.command import RenderedCommand
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.plan import RolePlan
@@ -22,16 +23,21 @@ class Portrait:
     """Public documents that the choices come from."""
     exceptions: tuple[str, ...]
     """Warnings that the recipe gives a reason for."""
+    commands: tuple[RenderedCommand, ...] = ()
+    """Processes that an installed vllm-ascend would run."""
 
     def to_json(self) -> dict[str, Json]:
         """The object of the document."""
-        return {
+        document: dict[str, Json] = {
             "name": self.name,
             "about": self.about,
             "facts": dict(self.facts),
             "sources": list(self.sources),
             "exceptions": list(self.exceptions),
         }
+        if self.commands:
+            document["commands"] = [item.to_json() for item in self.commands]
+        return document
 
 
 def portray(planned: PlannedLaunch) -> Portrait:
@@ -55,6 +61,7 @@ def portray(planned: PlannedLaunch) -> Portrait:
         facts=tuple(facts),
         sources=recipe.source,
         exceptions=exceptions,
+        commands=planned.commands,
     )
 
 

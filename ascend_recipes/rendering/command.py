@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.serving import RoleName
 
 
@@ -25,3 +26,16 @@ class RenderedCommand:
     """Port of its OpenAI API; none for a process without one (`--headless`)."""
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Recipe path (or registry row) behind each flag and variable."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The object of `plan --json`."""
+        return {
+            "role": self.role,
+            "node": self.node,
+            "instance": self.instance,
+            "rank": self.rank,
+            "port": self.port,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "reasons": dict(self.reasons),
+        }
