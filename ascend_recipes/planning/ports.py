@@ -1,21 +1,8 @@
-"""Ports of a deployment: who gets which, and where two would meet on one machine.
-
-Every port that processes use among themselves lies in one block above `site.port_base`, so that a
-firewall needs one rule. Clients talk to `serving.port` alone.
-"""
+"""Ports of a deployment: who binds which, and where two would meet on one machine."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
-
-MEETING_OFFSET = 0
-"""Where the launchers of several nodes meet, on the leading node."""
-RPC_OFFSET = 1
-"""First of the data-parallel coordination ports, one an engine."""
-MASTER_OFFSET = 50
-"""First of the rendezvous ports of engines that span nodes, one an engine."""
-API_OFFSET = 100
-"""First of the API ports of processes that only the router talks to."""
 
 HCCL_HOST_PORTS = (60000, 16)
 """First and number of ports that HCCL takes on a host unless HCCL_IF_BASE_PORT says otherwise.
@@ -32,26 +19,8 @@ DIRECT_TRANSPORT_PORTS_PER_DIE = 1000
 
 
 def meeting_port(port_base: int) -> int:
-    """Port at which launchers compare what they are about to start."""
-    return port_base + MEETING_OFFSET
-
-
-def rpc_port(port_base: int, engine: int) -> int:
-    """Data-parallel coordination port of an engine, by its number in the deployment."""
-    return port_base + RPC_OFFSET + engine
-
-
-def master_port(port_base: int, engine: int) -> int:
-    """Rendezvous port of an engine whose ranks span nodes."""
-    return port_base + MASTER_OFFSET + engine
-
-
-def api_port(port_base: int, process: int) -> int:
-    """API port of a process behind the router, by its number in the deployment.
-
-    Numbers are unique over all nodes, so that a deployment fits on one machine as well.
-    """
-    return port_base + API_OFFSET + process
+    """Port at which launchers compare what they are about to start, on the leading node."""
+    return port_base
 
 
 @dataclass(frozen=True, order=True)

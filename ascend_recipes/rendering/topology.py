@@ -113,8 +113,14 @@ def is_headless(view: Recipe, process: Process) -> bool:
 
 
 def serving_port(view: Recipe, process: Process) -> int | None:
-    """Port of the process's API: processes at one address count up."""
-    return None if is_headless(view, process) else view.serving.port + process.port_slot
+    """Port of the process's API: processes at one address count up.
+
+    Clients talk to `serving.port`; with prefill and decode apart that is the router's.
+    """
+    if is_headless(view, process):
+        return None
+    behind_router = process.role != "serve"
+    return view.serving.port + behind_router + process.port_slot
 
 
 def node_address(recipe: Recipe, node: int) -> str:
