@@ -17,13 +17,16 @@ COMMANDS = {
     "show": "describe a recipe: show NAME",
     "explain": "where a value comes from, and why: explain [KEY]",
     "diff": "what two recipes plan differently: diff A B",
+    "fix": "the smallest change that the rules accept: fix [NAME] recipe=… [--write]",
     "init": "write a starter recipe: init [NAME] model=… hardware=…",
     "schema": "the JSON Schema of recipe files, presets or rows: schema [NAME]",
     "completion": "completion for a shell: bash, zsh, fish",
     "ops": "who performs each operation, what a step costs, and what loads here: ops [recipe=…]",
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
-_WITH_ARGUMENTS = frozenset({"completion", "diff", "explain", "init", "patches", "schema", "show"})
+_WITH_ARGUMENTS = frozenset(
+    {"completion", "diff", "explain", "fix", "init", "patches", "schema", "show"}
+)
 """Commands that take bare words."""
 
 CFG_KINDS = ("job", "hydra", "all")
@@ -45,6 +48,8 @@ class Invocation:
     json: bool = False
     strict: bool = False
     every_recipe: bool = False
+    write: bool = False
+    """Save what `fix` proposes."""
     quiet: bool = False
     multirun: bool = False
     help: bool = False
@@ -139,6 +144,11 @@ FLAGS = (
         names=("--all",),
         summary="check every recipe, over all cores",
         apply=lambda invocation, _: replace(invocation, every_recipe=True),
+    ),
+    Flag(
+        names=("--write",),
+        summary="fix: save the proposal as a recipe",
+        apply=lambda invocation, _: replace(invocation, write=True),
     ),
     Flag(
         names=("--strict",),

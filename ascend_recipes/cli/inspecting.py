@@ -194,14 +194,3 @@ def _starter_path(invocation: Invocation, name: str) -> Path | None:
         return None
     folder = invocation.config_dirs[0] if invocation.config_dirs else Path.cwd()
     return folder / "recipe" / f"{name}.yaml"
-
-
-INSPECTING = {
-    "check --all": run_check_all,
-    "completion": run_completion,
-    "diff": run_diff,
-    "explain": run_explain,
-    "init": run_init,
-    "schema": run_schema,
-    "show": run_show,
-}

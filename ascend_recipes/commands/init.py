@@ -73,7 +73,9 @@ def write_starter(text: str, path: Path) -> None:
             exit_code=ExitCode.USAGE,
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    beside = path.with_suffix(".new")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 def _checkpoint(registry: Registry, model: str, hardware: str) -> tuple[str, CheckpointFacts]:
