@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ascend_recipes.cli.suggest import did_you_mean
-from ascend_recipes.cli.words import is_override
 from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
+from ascend_recipes.suggest import did_you_mean
+from ascend_recipes.words import is_override
 
 COMMANDS = {
     "serve": "start an OpenAI-compatible server (the default)",

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import check_recipe, planned_launch
-from ascend_recipes.cli.words import repeated_overrides, sweep
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
+from ascend_recipes.words import repeated_overrides, sweep
 
 if TYPE_CHECKING:
     from ascend_recipes.plan import PlannedLaunch

@@ -7,8 +7,8 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from ascend_recipes.cli.arguments import Invocation
-from ascend_recipes.cli.words import fit_for_hydra, split_override
 from ascend_recipes.compose import PRIMARY, search_roots
+from ascend_recipes.words import fit_for_hydra, split_override
 
 
 def render_with_hydra(invocation: Invocation) -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import COMMANDS, FLAGS, Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import planned_launch, planned_with_composition
-from ascend_recipes.cli.words import split_override
 from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.words import split_override
 
 if TYPE_CHECKING:
     from ascend_recipes.schema.base import Json

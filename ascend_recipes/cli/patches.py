@@ -14,7 +14,6 @@ from ascend_recipes.cli.patches_render import (
     render_report,
     render_rows,
 )
-from ascend_recipes.cli.suggest import did_you_mean
 from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
 from ascend_recipes.patching.facts import (
     Change,
@@ -29,6 +28,7 @@ from ascend_recipes.patching.report import PINNED, check_version
 from ascend_recipes.patching.sources import installed_sources, sources_at
 from ascend_recipes.patching.tree import SourceTree
 from ascend_recipes.registry.load import Registry, load_registry
+from ascend_recipes.suggest import did_you_mean
 
 PACKAGE = "vllm"
 

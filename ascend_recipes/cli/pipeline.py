@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_recipes.cli.words import check_no_sweep, fit_for_hydra
 from ascend_recipes.errors import RecipeError
+from ascend_recipes.words import check_no_sweep, fit_for_hydra
 
 if TYPE_CHECKING:
     from ascend_recipes.compose import Composition
@@ -88,7 +88,8 @@ def planned_with_composition(
         from ascend_recipes.registry.load import load_registry
         from ascend_recipes.resolve import resolve_recipe
 
-        resolved = resolve_recipe(recipe, load_registry(), composition.source)
+        registry = load_registry(tuple(config_dirs))
+        resolved = resolve_recipe(recipe, registry, composition.source)
         return composition, plan_launch(resolved)
     except RecipeError as error:
         raise composition.locate(error) from None

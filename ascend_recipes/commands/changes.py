@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ascend_recipes.cli.words import split_override
 from ascend_recipes.errors import Finding
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.words import split_override
 
 _WEIGHTS = {
     "graph": 1.0,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 
-from ascend_recipes.cli.words import fit_for_hydra, split_override
 from ascend_recipes.commands.changes import Change, changes_for, field_owner, value_at
 from ascend_recipes.compose import Composition, compose_recipe
 from ascend_recipes.errors import Finding, RecipeError, Severity, recipe_error
@@ -21,6 +20,7 @@ from ascend_recipes.resolve import resolve_recipe
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.documentation import field_text
 from ascend_recipes.validate import validate_recipe
+from ascend_recipes.words import fit_for_hydra, split_override
 
 _MOST_TRIALS = 400
 

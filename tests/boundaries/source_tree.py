@@ -35,26 +35,38 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "paths", "schema"}),
     frozenset(
         {
-            "operations_table",
-            "yaml_files",
+            "findings",
+            "machine",
+            "receipts",
+            "suggest",
+            "tiny",
+            "tiny_modelslim",
             "tiny_tokenizer",
             "tiny_weights",
-            "tiny_modelslim",
-            "receipts",
-            "tiny",
+            "words",
+            "yaml_files",
         }
     ),
-    frozenset({"registry", "patching"}),
+    frozenset({"registry", "patching", "surface"}),
     frozenset({"compose"}),
     frozenset({"validate"}),
     frozenset(
-        {"memory", "resolve", "rules", "planning", "plan", "operations_table", "operations_page"}
+        {
+            "memory",
+            "operations_page",
+            "operations_table",
+            "plan",
+            "planning",
+            "rendering",
+            "resolve",
+            "rules",
+        }
     ),
-    frozenset({"commands"}),
+    frozenset({"commands", "lint"}),
     frozenset({"docs"}),
     frozenset({"launch"}),
     frozenset({"run"}),
-    frozenset({"cli"}),
+    frozenset({"cli", "pytest_plugin"}),
 )
 """The light side, lowest first: a module may import its own layer and those below."""
 

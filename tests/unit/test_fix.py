@@ -5,10 +5,10 @@ import json
 import pytest
 
 from ascend_recipes.cli.main import main
-from ascend_recipes.cli.words import split_override
 from ascend_recipes.commands.changes import changes_for
 from ascend_recipes.commands.fix import derived_recipe, propose_fix
 from ascend_recipes.errors import Finding, RecipeError, Severity
+from ascend_recipes.words import split_override
 
 BROKEN = [
     ("recipe=deepseek_v4_a3", "parallel.tp=7"),

@@ -3,14 +3,14 @@
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from ascend_recipes.cli.words import (
+from ascend_recipes.errors import RecipeError, Severity
+from ascend_recipes.words import (
     check_no_sweep,
     fit_for_hydra,
     repeated_overrides,
     split_top_level,
     sweep,
 )
-from ascend_recipes.errors import RecipeError, Severity
 
 
 def value_after_hydra(word):
