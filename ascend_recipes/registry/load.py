@@ -83,6 +83,22 @@ class Table(Mapping[str, RowT], Generic[RowT]):
             raise RecipeError(tuple(_row_findings(path, error))) from None
 
 
+class ModelTable(Table[ModelRow]):
+    """Models; a `config.json` in `registry/configs/NAME.json` is a row too, without more facts."""
+
+    def __init__(self, files: dict[str, Path], backends: Table[BackendRow]) -> None:
+        super().__init__("models", ModelRow, files)
+        self._backends = backends
+
+    def _load(self, key: str) -> ModelRow:
+        path = self.file(key)
+        if path.suffix != ".json":
+            return super()._load(key)
+        from ascend_recipes.registry.foreign import read_foreign
+
+        return read_foreign(path, [k for row in self._backends.values() for k in row.layer_kinds])
+
+
 @dataclass(frozen=True)
 class Registry:
     """All tables."""
@@ -109,17 +125,22 @@ class Registry:
 
 
 @cache
-def load_registry() -> Registry:
-    """Build the tables: the shipped folders first, then those of installed packages."""
-    roots = [data_root(), *_extension_roots()]
+def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
+    """Build the tables: the shipped folders first, those of installed packages, then a user's.
+
+    Args:
+        config_dirs: folders that may hold `registry/` with rows, as `--config-dir` names them.
+    """
+    roots = [data_root(), *_extension_roots(), *config_dirs]
 
     def rows(folder: str, row_type: type[RowT]) -> Table[RowT]:
         return Table(folder, row_type, _row_files([root / "registry" / folder for root in roots]))
 
+    backends = rows("backends", BackendRow)
     return Registry(
-        models=rows("models", ModelRow),
+        models=ModelTable(_model_files(roots), backends),
         hardware=rows("hardware", HardwareRow),
-        backends=rows("backends", BackendRow),
+        backends=backends,
         quantization=rows("quantization", QuantizationRow),
         runtimes=rows("runtimes", RuntimeRow),
         deployments=rows("deployments", DeploymentsRow),
@@ -158,6 +179,14 @@ def _row_files(folders: list[Path]) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.glob("*.yaml")):
+            _add_file(files, path)
+    return files
+
+
+def _model_files(roots: list[Path]) -> dict[str, Path]:
+    files = _row_files([root / "registry" / "models" for root in roots])
+    for root in roots:
+        for path in sorted((root / "registry" / "configs").glob("*.json")):
             _add_file(files, path)
     return files
 

@@ -1,0 +1,130 @@
+"""Configurations that tests judge: words, a foreign model, a command line, a set of versions."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from ascend_recipes.compose import compose_recipe
+from ascend_recipes.errors import Finding, RecipeError, Severity
+from ascend_recipes.registry.foreign import foreign_model
+from ascend_recipes.registry.load import load_registry
+from ascend_recipes.resolve import resolve_recipe
+from ascend_recipes.rules import check_installed
+from ascend_recipes.validate import validate_recipe
+
+BASE = "recipe=qwen3_5_27b_a2"
+SEVERITIES = [Severity.INFO, Severity.WARNING, Severity.ERROR]
+
+_WORD = re.compile(r"^[+~]{0,2}[a-z][\w./]*=.*", re.DOTALL)
+
+_FOREIGN = """\
+# @package _global_
+defaults:
+  - override /attention: {attention}
+  - override /cache: {cache}
+about: a foreign model
+source: [a case]
+model: foreign
+hardware: a2
+runtime: {{kind: vllm_ascend}}
+scheduler: {{max_model_len: 4096, max_num_seqs: 16, max_num_batched_tokens: 8192}}
+"""
+_CACHE_OF = {"hybrid": "hybrid", "dsa": "heterogeneous"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """What is judged, by what it is."""
+
+    words: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
+    """Content of the `config.json` of a model without a row of ours."""
+    command: str = ""
+    """A `vllm serve` command line."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment of the command line."""
+    installed: Mapping[str, str] | None = None
+    """What the machine has."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | Sequence[str]) -> "Configuration":
+        """From a mapping of a YAML file, or from words alone."""
+        if not isinstance(given, Mapping):
+            return cls(words=tuple(given))
+        return cls(**{**given, "words": tuple(given.get("words", ()))})
+
+
+def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
+    """Errors if the configuration is refused, else warnings and remarks."""
+    words = list(given.words)
+    dirs = (_foreign_folder(json.dumps(given.config)),) if given.config else ()
+    found: tuple[Finding, ...] = ()
+    if given.command:
+        imported = _import(given.command, given.env, dirs)
+        words = [*imported[0], *words]
+        found = imported[1]
+    named = any(word.startswith("recipe=") for word in words)
+    base = () if named else ("recipe=foreign",) if dirs else (BASE,)
+    return found + _resolve((*base, *words, *override_words(fix)), dirs, given.installed)
+
+
+def override_words(fix: str) -> tuple[str, ...]:
+    """The overrides of a fix as typed; empty where it is something else to do."""
+    words = tuple(shlex.split(fix)) if fix and not fix.startswith("ascend-run") else ()
+    return words if all(_WORD.match(word) for word in words) else ()
+
+
+def errors_of(findings: Sequence[Finding]) -> set[str]:
+    """Ids of the errors."""
+    return {item.id for item in findings if item.severity is Severity.ERROR}
+
+
+def _resolve(
+    words: tuple[str, ...], dirs: tuple[Path, ...], installed: Mapping[str, str] | None
+) -> tuple[Finding, ...]:
+    try:
+        composition = compose_recipe(words, dirs)
+        recipe = validate_recipe(composition)
+        resolved = resolve_recipe(recipe, load_registry(dirs), composition.source)
+    except RecipeError as error:
+        return error.findings
+    if installed is None:
+        return resolved.findings
+    from ascend_recipes.machine import InstalledVersions
+
+    return (*resolved.findings, *check_installed(resolved, InstalledVersions(**installed)))
+
+
+def _import(
+    command: str, env: Mapping[str, str], dirs: tuple[Path, ...]
+) -> tuple[list[str], tuple[Finding, ...]]:
+    from ascend_recipes.rendering import import_command
+
+    imported = import_command(shlex.split(command), env)
+    known = dict(imported.overrides)
+    if dirs:
+        known.pop("model", None)
+    words = [f"{path}={json.dumps(value)}" for path, value in known.items()]
+    return words, tuple(imported.findings)
+
+
+@cache
+def _foreign_folder(config: str) -> Path:
+    """A folder for `--config-dir` with the model and a plain recipe for it."""
+    folder = Path(mkdtemp(prefix="foreign-"))
+    configs = folder / "registry" / "configs"
+    configs.mkdir(parents=True)
+    (configs / "foreign.json").write_text(config, encoding="utf-8")
+    kinds = [k for row in load_registry().backends.values() for k in row.layer_kinds]
+    kind = foreign_model(json.loads(config), kinds, where="a case").attention_kinds[0]
+    recipes = folder / "recipe"
+    recipes.mkdir()
+    text = _FOREIGN.format(attention=kind, cache=_CACHE_OF.get(kind, "paged"))
+    (recipes / "foreign.yaml").write_text(text, encoding="utf-8")
+    return folder
