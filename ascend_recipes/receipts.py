@@ -56,6 +56,22 @@ class EffectiveValues(Spec):
     quantization: str | None = None
 
 
+class DraftCounts(Spec):
+    """Drafts that the target judged in this process."""
+
+    proposed: int
+    accepted: tuple[int, ...]
+    """How often the draft of each position was accepted, first position first."""
+
+    def to_text(self) -> str:
+        """For example `412 of 570 accepted (72 %), by position 170 132 110`."""
+        total = sum(self.accepted)
+        share = f" ({100 * total / self.proposed:.0f} %)" if self.proposed else ""
+        positions = " ".join(map(str, self.accepted))
+        several = f", by position {positions}" if len(self.accepted) > 1 else ""
+        return f"{total} of {self.proposed} accepted{share}{several}"
+
+
 class Receipt(Spec):
     """Record of one process, replaced as more becomes known."""
 
@@ -75,6 +91,8 @@ class Receipt(Spec):
     """Operation -> binding that was bound."""
     calls: dict[str, int] = Field(default_factory=dict)
     """Operation -> number of calls so far."""
+    drafts: DraftCounts | None = None
+    """Drafts so far; none without a drafter."""
     shims: tuple[str, ...] = ()
     """Names of other packages that the device runtime substitutes, for example
     `torch.cuda.Event`."""

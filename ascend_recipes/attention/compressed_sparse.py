@@ -28,6 +28,9 @@ from ascend_recipes.ops import operations
 if TYPE_CHECKING:
     from ascend_recipes.cache.compressed import CompressedCache, IndexKeyCache, WindowCache
 
+NULL_BLOCK = 0
+"""vLLM gives this block to no request."""
+
 _SPLIT_NUMBERS = 1024
 """int32 numbers in which the operators keep how their work is split over cores."""
 
@@ -51,6 +54,8 @@ class CompressedSparseMetadata(AttentionMetadata):
     """int32, tokens of each request up to and including this step's."""
     block_table_RV: torch.Tensor
     """int32, blocks of the cache."""
+    target_table_RV: torch.Tensor
+    """The same with -1 for the null block, which padding requests share and nobody writes."""
     slots_T2: torch.Tensor | None = None
     """int32, block and row of each token in a window cache; block -1 is not written."""
     splits: dict[int, torch.Tensor] = field(default_factory=dict)
@@ -84,6 +89,7 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
         self._slots = torch.full(
             (scheduler.max_num_batched_tokens, 2), -1, dtype=torch.int32, device=device
         )
+        self._target_table = torch.empty(0, dtype=torch.int32, device=device)
         self._splits = {
             ratio: torch.zeros(_SPLIT_NUMBERS, dtype=torch.int32, device=device)
             for ratio in by_ratio
@@ -113,6 +119,7 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
             start_R=start_R,
             kv_lengths_R=kv_lengths_R,
             block_table_RV=common.block_table_tensor[:requests],
+            target_table_RV=self._targets(common.block_table_tensor[:requests]),
         )
         if self._role == "window":
             metadata.slots_T2 = self._pairs(common.slot_mapping[: common.num_actual_tokens])
@@ -140,6 +147,17 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
         padding_R = padding_R.to(kv_lengths_R.device)
         kv_lengths_R.copy_(torch.where(padding_R, share, common.seq_lens[:requests]))
         return query_start_R1, kv_lengths_R
+
+    def _targets(self, table_RV: torch.Tensor) -> torch.Tensor:
+        """Block table of a cache whose rows the layers place themselves."""
+        if self._role == "window":
+            return table_RV
+        if self._target_table.numel() == 0:
+            columns = table_RV.shape[1]
+            self._target_table = table_RV.new_empty(self._kv_lengths.shape[0], columns)
+        targets_RV = self._target_table[: table_RV.shape[0]]
+        targets_RV.copy_(table_RV.masked_fill(table_RV == NULL_BLOCK, -1))
+        return targets_RV
 
     def _pairs(self, slots_T: torch.Tensor) -> torch.Tensor:
         pairs_T2 = self._slots[: slots_T.shape[0]]

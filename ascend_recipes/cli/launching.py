@@ -10,13 +10,13 @@ from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.cli.progress import StageLine
-from ascend_recipes.cli.words import repeated_overrides
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
 from ascend_recipes.run import Generation, generate_once, run_plan
+from ascend_recipes.words import repeated_overrides
 
 if TYPE_CHECKING:
     from ascend_recipes.plan import PlannedLaunch
-    from ascend_recipes.receipts import Receipt
+    from ascend_recipes.receipts import DraftCounts, Receipt
 
 
 def generate(invocation: Invocation, output: Output) -> ExitCode:
@@ -36,6 +36,8 @@ def generate(invocation: Invocation, output: Output) -> ExitCode:
         output.document(invocation.command, ExitCode.OK, body)
         return ExitCode.OK
     output.note(_receipts_line(result.receipts))
+    if drafts := _drafts(result.receipts):
+        output.note(f"drafts    {drafts.to_text()}")
     output.findings(result.findings)
     for item in result.outputs:
         if len(result.outputs) > 1:
@@ -116,6 +118,11 @@ def _generation_json(
         "receipts": [_receipt_json(receipt) for receipt in result.receipts],
         "findings": [item.to_json() for item in findings],
     }
+
+
+def _drafts(receipts: Sequence[Receipt]) -> DraftCounts | None:
+    """Counts of one worker: all ranks judge the same drafts."""
+    return next((receipt.drafts for receipt in receipts if receipt.drafts is not None), None)
 
 
 def _receipt_json(receipt: Receipt) -> dict[str, object]:

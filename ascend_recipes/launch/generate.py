@@ -25,6 +25,7 @@ def main() -> None:
     engine = LLM(**plan.engine)
     sampling = SamplingParams(temperature=0.0, max_tokens=request["max_tokens"])
     results = engine.generate(request["prompts"], sampling, use_tqdm=False)
+    engine.collective_rpc("record_calls")
     outputs = [_output(result) for result in results]
     path = plan_path.parent / "outputs.json"
     path.write_text(json.dumps({"outputs": outputs}, ensure_ascii=False, indent=2) + "\n", "utf-8")

@@ -11,6 +11,7 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from ascend_recipes.graph.static_graph import StaticGraphWrapper
+from ascend_recipes.worker.acceptance import AcceptanceCounter
 from ascend_recipes.worker.sampler import AscendTopKTopPSampler
 
 
@@ -27,6 +28,9 @@ class AscendModelRunner(GPUModelRunner):
             upstream.logprobs_mode, upstream.use_fp64_gumbel
         )
         self._zeroed_caches: list[tuple[torch.Tensor, int]] = []
+        self.acceptance: AcceptanceCounter | None = None
+        if vllm_config.speculative_config is not None:
+            self.acceptance = AcceptanceCounter(self.num_spec_tokens, device)
 
     def load_model(
         self, load_dummy_weights: bool = False, *, model: torch.nn.Module | None = None
@@ -41,16 +45,19 @@ class AscendModelRunner(GPUModelRunner):
                 self.model.unwrap(), self.vllm_config, runtime_mode=CUDAGraphMode.FULL
             )
 
-    def _sample(self, *args: Any, **kwargs: Any) -> SamplerOutput:
+    def _sample(self, logits: Any, spec_decode_metadata: Any) -> SamplerOutput:
         """Sample, then undo what rows in the middle of a prompt drew from their generators.
 
         vLLM rewinds those generators by an offset of four, the amount that CUDA's Philox
         generator advances; a CPU generator has no offset at all.
         """
         saved = [(item, item.get_state()) for item in self._discarded_generators().values()]
-        output = super()._sample(*args, **kwargs)
+        output = super()._sample(logits, spec_decode_metadata)
         for generator, state in saved:
             generator.set_state(state)
+        if self.acceptance is not None and spec_decode_metadata is not None:
+            proposed = sum(spec_decode_metadata.num_draft_tokens)
+            self.acceptance.add(proposed, output.sampled_token_ids)
         return output
 
     def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:

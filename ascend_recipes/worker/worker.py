@@ -81,19 +81,23 @@ class AscendWorker(Worker):
         result = super().execute_model(scheduler_output)
         self._steps += 1
         if self._steps & (self._steps - 1) == 0:
-            update_receipt(calls=operations.calls())
+            self._record_counts()
         return result
 
     def record_calls(self) -> dict[str, int]:
-        """Write the calls so far into the receipt and return them; for `collective_rpc`."""
-        calls = operations.calls()
-        update_receipt(calls=calls)
-        return calls
+        """Write the counts so far into the receipt, return the calls; for `collective_rpc`."""
+        self._record_counts()
+        return operations.calls()
 
     def shutdown(self) -> None:
-        """Record the last calls and end."""
-        update_receipt(calls=operations.calls())
+        """Record the last counts and end."""
+        self._record_counts()
         super().shutdown()
+
+    def _record_counts(self) -> None:
+        acceptance = self.model_runner.acceptance
+        drafts = acceptance.counts() if acceptance is not None else None
+        update_receipt(calls=operations.calls(), drafts=drafts)
 
     def _make_model_runner(self) -> AscendModelRunner:
         return AscendModelRunner(self.vllm_config, self.device)

@@ -55,14 +55,13 @@ def _answer(connection: Connection, seconds: float) -> Any:
     return value
 
 
-@contextmanager
-def running_engine(
-    planned: PlannedLaunch, run_folder: Path, *, core_process: bool = False
-) -> Iterator[Engine]:
-    """Start an engine host for a plan; it ends when the pipe closes."""
-    model = planned.resolved.model
+def tiny_checkpoint(planned: PlannedLaunch) -> Path:
+    """The plan's checkpoint; written unless a test brought its own."""
     checkpoint = Path(planned.plan.model.checkpoint)
-    ensure_tiny_checkpoint(
+    if (checkpoint / "config.json").is_file():
+        return checkpoint
+    model = planned.resolved.model
+    return ensure_tiny_checkpoint(
         checkpoint.parent,
         family=model.family,
         model=dict(model.config),
@@ -70,6 +69,14 @@ def running_engine(
         dtype=str(planned.plan.engine["dtype"]),
         quantization=planned.resolved.checkpoint.format,
     )
+
+
+@contextmanager
+def running_engine(
+    planned: PlannedLaunch, run_folder: Path, *, core_process: bool = False
+) -> Iterator[Engine]:
+    """Start an engine host for a plan; it ends when the pipe closes."""
+    tiny_checkpoint(planned)
     plan_file = run_folder / "plan.json"
     plan_file.write_text(planned.plan.to_json(), encoding="utf-8")
     environment = child_environment(planned.plan, plan_file, os.environ)

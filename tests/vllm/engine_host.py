@@ -22,6 +22,7 @@ class Host:
         plan = load_plan(Path(os.environ["ASCEND_RECIPES_PLAN"]))
         self.llm = LLM(**plan.engine, disable_log_stats=False)
         self.steps: list[dict[str, tuple[int, bool]]] = []
+        self.draft_logits: list[list[list[float]]] = []
         self._record_steps()
 
     def generate(
@@ -65,6 +66,23 @@ class Host:
 
         with operations.override(operation, _zeroed if operation != "write_kv_cache" else _blank):
             return self.generate(prompts, **options)
+
+    def record_draft_logits(self) -> None:
+        """Keep what the drafter's output layer gives from now on."""
+        drafter = self._runner().drafter.model
+        compute = drafter.compute_logits
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            logits = compute(*args, **kwargs)
+            self.draft_logits.append(logits.float().tolist())
+            return logits
+
+        drafter.compute_logits = recording
+
+    def take_draft_logits(self) -> list[list[list[float]]]:
+        """One table `[requests, vocabulary]` a draft since the last call."""
+        taken, self.draft_logits = self.draft_logits, []
+        return taken
 
     def replay_counts(self) -> dict[int, int]:
         return self._runner().model.replay_counts()

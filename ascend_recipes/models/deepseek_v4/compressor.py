@@ -85,7 +85,7 @@ class Compressor(nn.Module):
             table.sine,
             query_start_R1=place.query_start_R1,
             start_R=place.start_R,
-            block_table_RV=place.block_table_RV,
+            block_table_RV=place.target_table_RV,
             block_size=target.shape.rows,
             ratio=self.ratio,
             num_rows=compressed_rows(x_TH.shape[0], requests, self.ratio),
