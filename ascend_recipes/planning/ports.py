@@ -1,7 +1,7 @@
 """Ports of a deployment: who binds which, and where two would meet on one machine."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 HCCL_HOST_PORTS = (60000, 16)
@@ -42,6 +42,11 @@ class PortRange:
     def last(self) -> int:
         """Last port of the range."""
         return self.first + self.count - 1
+
+    def joined(self, other: "PortRange") -> "PortRange":
+        """The range that holds both; ports of one owner lie side by side."""
+        first = min(self.first, other.first)
+        return replace(self, first=first, count=max(self.last, other.last) - first + 1)
 
     def meets(self, other: "PortRange") -> bool:
         """Whether both want a port of the same machine."""
