@@ -38,7 +38,7 @@ class RoutedExperts(nn.Module):
         parallel = get_current_vllm_config().parallel_config
         if parallel.data_parallel_size > 1:
             raise recipe_error(
-                "moe.data_parallel",
+                "experts.data_parallel",
                 "the native runtime does not exchange tokens between data-parallel ranks yet",
                 at="parallel.dp",
                 fix="parallel.dp=1",

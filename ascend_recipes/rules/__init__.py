@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.resolve import ResolvedRecipe
-from ascend_recipes.rules import cache, drafter, graph, hardware, parallel, runtime, weights
+from ascend_recipes.rules import (
+    balancing,
+    cache,
+    drafter,
+    fused,
+    graph,
+    hardware,
+    moe,
+    parallel,
+    runtime,
+    weights,
+)
 
 if TYPE_CHECKING:
     from ascend_recipes.machine import InstalledVersions
@@ -43,6 +54,24 @@ RULES: tuple[Rule, ...] = (
     drafter.draft_length_is_offered,
     graph.sizes_fit_decode,
     graph.largest_batch_is_captured,
+    moe.window_suffices,
+    moe.small_groups_gather,
+    moe.hierarchy_is_possible,
+    moe.placements_exclude,
+    moe.shared_expert_is_replicated,
+    moe.prefill_fits_dispatch,
+    moe.decode_fits_dispatch,
+    moe.adapters_exchange_all_to_all,
+    moe.experts_split_evenly,
+    fused.fused_operator_runs,
+    fused.fused_excludes,
+    fused.fused_results_stay_right,
+    balancing.balancer_moves_format,
+    balancing.balancer_has_ranks,
+    balancing.balancer_belongs_to_runner,
+    balancing.balancer_is_opened,
+    balancing.replicas_are_used,
+    balancing.replicas_stay_even,
 )
 
 PAIR_RULES: tuple[PairRule, ...] = ()

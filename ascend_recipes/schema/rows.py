@@ -183,6 +183,8 @@ class RuntimeRow(FactRow):
     vllm: dict[str, str]
     """Version -> vLLM version it belongs to."""
     hardware: tuple[Name, ...]
+    refused: dict[Name, tuple[str, ...]] = Field(default_factory=dict)
+    """Option -> beginnings of architecture names for which the runtime refuses it."""
 
 
 class ProviderRow(FactRow):

@@ -1,0 +1,108 @@
+"""Rules about the fused exchange of experts: where its operator exists, and what it excludes.
+
+Read from vllm-ascend; without the Python package `cann_ops_transformer` the operator is
+`dispatch_ffn_combine`, with it the wide one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.findings import finding
+from ascend_recipes.planning.dispatch import ExpertLayout, wide_operator_fits
+from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules import options
+from ascend_recipes.rules.holding import holds
+from ascend_recipes.rules.moe import spread_experts
+
+_FUSED_RANKS, _WIDE_RANKS = 32, 64
+"""Most ranks of the fused operator, and of the wide one (ascend_forward_context.py:240-258)."""
+
+
+@holds("vllm_ascend")
+def fused_operator_runs(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The fused exchange is asked for where its operator exists and takes the shapes."""
+    fused, layout = options.fused_communication(resolved), spread_experts(resolved)
+    if fused is None:
+        return
+    if "fused_mc2" not in resolved.hardware.capabilities:
+        if fused.at != "moe.fused_communication":
+            yield finding(
+                "moe.fused_mc2_hw",
+                at=fused.at,
+                fix=options.off(fused),
+                hardware=resolved.recipe.hardware,
+            )
+        return
+    if not layout.experts or layout.ep == 1:
+        yield finding("moe.fused_idle", at=fused.at, fix=options.off(fused))
+        return
+    if layout.ep > _FUSED_RANKS:
+        yield finding(
+            "moe.fused_mc2_ep",
+            severity=Severity.WARNING if layout.ep > _WIDE_RANKS else Severity.INFO,
+            at=fused.at,
+            fix=options.off(fused),
+            ranks=layout.ep,
+            most=_WIDE_RANKS,
+            usual=_FUSED_RANKS,
+        )
+    if not _wide_takes(layout):
+        yield finding(
+            "moe.megamoe_shape",
+            at=fused.at,
+            fix=options.off(fused),
+            hidden=layout.hidden,
+            intermediate=layout.intermediate,
+            format=layout.quantization,
+        )
+
+
+@holds("vllm_ascend")
+def fused_excludes(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """What the fused exchange cannot stand beside."""
+    fused = options.fused_communication(resolved)
+    if fused is None or "moe" not in resolved.model.traits:
+        return
+    if other := options.hierarchical_communication(resolved):
+        yield finding("moe.exclusive", at=fused.at, fix=options.off(fused), other=other.at)
+    overlap = options.switched_on(
+        options.field(resolved.recipe.moe.overlap_shared_expert, "moe.overlap_shared_expert"),
+        options.key(resolved, "multistream_overlap_shared_expert"),
+    )
+    if overlap is not None:
+        yield finding("moe.overlap_dropped", at=overlap.at, fix=options.off(overlap))
+    if dynamic := options.dynamic_balancing(resolved):
+        yield finding("moe.fused_eplb", at=fused.at, fix=options.off(fused), other=dynamic.at)
+    if refused := _refused_architecture(resolved, "fused_communication"):
+        yield finding(
+            "moe.fused_mc2_model", at=fused.at, fix=options.off(fused), architecture=refused
+        )
+    if "routed_expert_hidden_size" in resolved.config:
+        yield finding("moe.fused_latent", at=fused.at, fix=options.off(fused))
+
+
+@holds("vllm_ascend")
+def fused_results_stay_right(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Deployments for which wrong results of the fused exchange are documented or reported."""
+    fused, recipe = options.fused_communication(resolved), resolved.recipe
+    if fused is None or "fused_mc2" not in resolved.hardware.capabilities:
+        return
+    mixed = "serve" in recipe.roles and not options.recompute_scheduling(resolved)
+    if "recurrent_state" in resolved.model.traits and recipe.parallel.dp > 1 and mixed:
+        yield finding("moe.fused_recompute", at=fused.at, fix=options.off(fused))
+    if pool := options.pooled_cache(resolved):
+        yield finding("moe.fused_mc2_pool", at=fused.at, fix=options.off(fused), connector=pool)
+
+
+def _wide_takes(layout: ExpertLayout) -> bool:
+    """Whether the wide operator takes the model, where its package is installed."""
+    plain = layout.quantization == "bf16"
+    shaped = replace(layout, wide=True, quantization="w8a8" if plain else layout.quantization)
+    return wide_operator_fits(shaped)
+
+
+def _refused_architecture(resolved: ResolvedRecipe, option: str) -> str:
+    prefixes = resolved.runtime.refused.get(option, ())
+    architecture = resolved.model.architecture
+    return architecture if architecture.startswith(tuple(prefixes)) and prefixes else ""

@@ -1,0 +1,246 @@
+"""Rules about mixtures of experts: which exchange runs, and what it needs.
+
+Almost all of it is read from vllm-ascend and holds for that runtime; the native runtime has one
+exchange and decides for itself (planning/dispatch.py says what is whose).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.findings import finding
+from ascend_recipes.planning.capture import CAPTURE_CAP
+from ascend_recipes.planning.dispatch import (
+    TOKENS_PER_RANK,
+    ExpertLayout,
+    communication_method,
+    expert_layout,
+    fused_window_mib,
+    token_capacity,
+    window_mib,
+)
+from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules import options
+from ascend_recipes.rules.graph import query_length
+from ascend_recipes.rules.holding import holds
+
+_DEFAULT_WINDOW = 200
+"""HCCL's own HCCL_BUFFSIZE in MiB."""
+
+_TRUSTED_EXCESS = 2.5
+"""How many times the set window the formula must ask for to call it an error.
+
+The formula gives the operator's own number where that was reported (vllm-ascend issue 5287), but
+documented deployments of releases run at up to 2.1 times less than it asks for.
+"""
+
+_MOST_HIERARCHICAL = 512
+"""Experts, replicas included, of the two-level exchange (ascend_config.py:344-350)."""
+
+_A2_RANKS, _A2_EACH = 16, 24
+"""Fewest ranks and most experts a rank of the dispatch operator on A2 (…:221-238)."""
+
+
+@holds("vllm_ascend")
+def window_suffices(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The HCCL window holds what the dispatch operators exchange in the largest decode step."""
+    layout, tokens = spread_experts(resolved), _largest_step(resolved)
+    if not layout.experts or layout.hardware not in ("a2", "a3"):
+        return
+    capacity = token_capacity(layout, tokens)
+    method = communication_method(layout, min(tokens, capacity), capacity).method
+    if method == "fused_mc2":
+        needed = fused_window_mib(layout, -(-_step(resolved) // layout.tp))
+    elif method == "mc2":
+        hierarchical = _two_levels(resolved)
+        needed = window_mib(layout, -(-capacity // layout.tp), hierarchical=hierarchical)
+    else:
+        return
+    text = resolved.recipe.env.get("HCCL_BUFFSIZE", str(_DEFAULT_WINDOW))
+    given = int(text) if text.isdigit() else 0
+    if 0 < given < needed:
+        sure = needed > _TRUSTED_EXCESS * given
+        yield finding(
+            "moe.hccl_buffsize",
+            severity=Severity.ERROR if sure else Severity.WARNING,
+            at="env.HCCL_BUFFSIZE",
+            fix=f"env.HCCL_BUFFSIZE={-(-needed // 64) * 64}",
+            given=given,
+            needed=needed,
+            ranks=layout.ep,
+            each=layout.experts // layout.ep,
+            tokens=-(-capacity // layout.tp),
+        )
+
+
+@holds("vllm_ascend")
+def small_groups_gather(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A2 dispatches only over 16 ranks or more with at most 24 experts each."""
+    layout = spread_experts(resolved)
+    if not layout.experts or layout.ep == 1 or layout.hardware != "a2":
+        return
+    each = layout.experts // layout.ep
+    if layout.ep < _A2_RANKS or each > _A2_EACH:
+        yield finding("moe.a2_mc2", at="parallel.ep", ranks=layout.ep, each=each)
+
+
+@holds("vllm_ascend")
+def hierarchy_is_possible(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The two-level exchange: generations, number of experts, and something to exchange over."""
+    hierarchical, layout = options.hierarchical_communication(resolved), spread_experts(resolved)
+    if hierarchical is None:
+        return
+    named = hierarchical.at == "moe.hierarchical_communication"
+    if "mc2_hierarchy" not in resolved.hardware.capabilities and not named:
+        yield finding(
+            "moe.hierarchy",
+            at=hierarchical.at,
+            fix=options.off(hierarchical),
+            hardware=resolved.recipe.hardware,
+        )
+    if layout.experts > _MOST_HIERARCHICAL:
+        yield finding(
+            "moe.hierarchy_experts",
+            at=hierarchical.at,
+            fix=options.off(hierarchical),
+            experts=layout.experts,
+            most=_MOST_HIERARCHICAL,
+        )
+
+
+@holds("vllm_ascend")
+def placements_exclude(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Shared experts among the routed ones leave nothing to replicate or to overlap."""
+    mixed = options.switched_on(options.key(resolved, "mix_placement"))
+    moe = resolved.recipe.moe
+    others = (
+        options.field(moe.shared_expert == "dp", "moe.shared_expert"),
+        options.field(moe.overlap_shared_expert, "moe.overlap_shared_expert"),
+        options.key(resolved, "enable_shared_expert_dp"),
+        options.key(resolved, "multistream_overlap_shared_expert"),
+    )
+    for other in others:
+        if mixed is not None and other is not None and other.on:
+            yield finding("moe.mix_placement", at=mixed.at, fix=options.off(mixed), other=other.at)
+            return
+
+
+@holds("vllm_ascend")
+def shared_expert_is_replicated(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A shared expert per die needs expert parallelism and something to be split over."""
+    recipe = resolved.recipe
+    chosen = options.switched_on(
+        options.field(recipe.moe.shared_expert == "dp", "moe.shared_expert"),
+        options.key(resolved, "enable_shared_expert_dp"),
+    )
+    if chosen is None or "serve" not in recipe.roles:
+        return
+    if not recipe.parallel.ep or recipe.parallel.tp == 1:
+        fix = "moe.shared_expert=tp" if chosen.at == "moe.shared_expert" else options.off(chosen)
+        yield finding("moe.shared_idle", at=chosen.at, fix=fix, tp=recipe.parallel.tp)
+
+
+@holds("vllm_ascend")
+def prefill_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The dispatch operator takes 512 tokens a rank, also where prefill shall use it."""
+    recipe = resolved.recipe
+    chosen = options.switched_on(
+        options.field(recipe.moe.prefill_dispatch, "moe.prefill_dispatch"),
+        options.key(resolved, "enable_prefill_mc2"),
+    )
+    most = TOKENS_PER_RANK * recipe.parallel.tp
+    if chosen is not None and spread_experts(resolved).experts and _step(resolved) > most:
+        yield finding(
+            "moe.prefill_capacity",
+            at="scheduler.max_num_batched_tokens",
+            fix=f"scheduler.max_num_batched_tokens={most}",
+            step=_step(resolved),
+            most=most,
+        )
+
+
+@holds("vllm_ascend")
+def decode_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A decode step above 512 tokens a rank leaves the dispatch operator, and nobody is told."""
+    layout, recipe = spread_experts(resolved), resolved.recipe
+    if not layout.experts or layout.ep == 1 or layout.hardware == "310p":
+        return
+    tokens = recipe.scheduler.max_num_seqs * query_length(resolved)
+    most = TOKENS_PER_RANK * layout.tp
+    small_a2 = layout.hardware == "a2" and layout.ep < _A2_RANKS
+    if tokens > most and not small_a2 and not _prefill_only(resolved):
+        requests = most // query_length(resolved)
+        yield finding(
+            "moe.decode_capacity",
+            at="scheduler.max_num_seqs",
+            fix=f"scheduler.max_num_seqs={requests}",
+            tokens=tokens,
+            most=most,
+        )
+
+
+@holds("vllm_ascend")
+def adapters_exchange_all_to_all(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Adapters cannot enter the dispatch operators."""
+    lora = options.switched_on(options.argument(resolved, "enable_lora"))
+    if lora is not None and resolved.recipe.parallel.ep:
+        yield finding("moe.lora", at=lora.at)
+
+
+def experts_split_evenly(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Without expert parallelism every expert is split over all dies of a stage.
+
+    Both runtimes: vLLM's FusedMoE asserts it.
+    """
+    layout, parallel = spread_experts(resolved), resolved.recipe.parallel
+    split = parallel.tp * parallel.dp
+    if layout.experts and not parallel.ep and layout.intermediate % split:
+        yield finding(
+            "moe.shard",
+            at="parallel.ep",
+            fix="parallel.ep=true",
+            intermediate=layout.intermediate,
+            split=split,
+        )
+
+
+def spread_experts(resolved: ResolvedRecipe) -> ExpertLayout:
+    """How experts are spread; replicas count where the balancer is on only."""
+    layout = expert_layout(resolved)
+    moe = resolved.recipe.moe
+    idle = layout.experts and moe.load_balancing == "off"
+    fused = options.fused_communication(resolved) is not None
+    experts = layout.experts - moe.redundant_experts if idle else layout.experts
+    lora = options.switched_on(options.argument(resolved, "enable_lora")) is not None
+    return replace(layout, experts=experts, fused=fused, lora=lora)
+
+
+def _largest_step(resolved: ResolvedRecipe) -> int:
+    """Tokens that the dispatch capacity is computed from (ascend_forward_context.py:176-200)."""
+    recipe = resolved.recipe
+    prefill = options.switched_on(
+        options.field(recipe.moe.prefill_dispatch, "moe.prefill_dispatch"),
+        options.key(resolved, "enable_prefill_mc2"),
+    )
+    if prefill is not None:
+        return _step(resolved)
+    batch = recipe.scheduler.max_num_seqs * query_length(resolved)
+    if recipe.graph.kind == "none":
+        return batch
+    return max(recipe.graph.capture_sizes, default=min(batch, CAPTURE_CAP))
+
+
+def _step(resolved: ResolvedRecipe) -> int:
+    return resolved.recipe.scheduler.max_num_batched_tokens
+
+
+def _two_levels(resolved: ResolvedRecipe) -> bool:
+    """Two levels are also chosen by two variables of HCCL's (utils.py:1011-1015)."""
+    env = resolved.recipe.env
+    chosen = (env.get("HCCL_INTRA_ROCE_ENABLE"), env.get("HCCL_INTRA_PCIE_ENABLE")) == ("0", "1")
+    return chosen or options.hierarchical_communication(resolved) is not None
+
+
+def _prefill_only(resolved: ResolvedRecipe) -> bool:
+    """A view of a disaggregated deployment that runs eagerly is its prefill role."""
+    return "prefill" in resolved.recipe.roles and resolved.recipe.graph.kind == "none"
