@@ -68,11 +68,7 @@ class PlannedLaunch:
 
 
 def plan_launch(resolved: ResolvedRecipe) -> PlannedLaunch:
-    """Decide everything that a process of this deployment needs to know.
-
-    Raises:
-        RecipeError: a role that does not fit its nodes.
-    """
+    """Decide everything that a process of this deployment needs to know."""
     ledger = Ledger(resolved)
     recipe = resolved.recipe
     graph = _plan_graph(resolved, ledger)

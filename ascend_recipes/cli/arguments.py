@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
+from ascend_recipes.findings import LANGUAGES
 from ascend_recipes.suggest import did_you_mean
 from ascend_recipes.words import is_override
 
@@ -62,6 +63,8 @@ class Invocation:
     """Version or place of the vLLM that `patches` reads; empty for the installed one."""
     targets: str = "ours"
     """Whose use of vLLM `patches` looks at: one of `TARGETS`."""
+    lang: str = ""
+    """Language of findings: one of `LANGUAGES`; empty to ask the environment."""
     info: str = ""
     """Which of Hydra's reports to print: one of `INFO_KINDS`, or empty."""
 
@@ -134,6 +137,13 @@ FLAGS = (
         value="WHOSE",
         choices=TARGETS,
         apply=lambda invocation, text: replace(invocation, targets=text),
+    ),
+    Flag(
+        names=("--lang",),
+        summary="language of findings: " + ", ".join(LANGUAGES) + " (ASCEND_RECIPES_LANG)",
+        value="LANG",
+        choices=LANGUAGES,
+        apply=lambda invocation, text: replace(invocation, lang=text),
     ),
     Flag(
         names=("--multirun", "-m"),

@@ -54,7 +54,7 @@ def run_plan_command(invocation: Invocation, output: Output) -> ExitCode:
     if attempt.planned is not None:
         from ascend_recipes.cli.render import render_plan
 
-        output.show(*render_plan(attempt.planned))
+        output.show(*render_plan(attempt.planned, output.language))
     output.findings(attempt.findings)
     return attempt.code
 

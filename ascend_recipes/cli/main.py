@@ -21,7 +21,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = Output(json="--json" in words)
     try:
         invocation = parse_arguments(words)
-        output = Output(command=invocation.command, json=invocation.json, quiet=invocation.quiet)
+        output = Output(
+            command=invocation.command,
+            json=invocation.json,
+            quiet=invocation.quiet,
+            language=invocation.lang,
+        )
         return int(_dispatch(invocation, output))
     except RecipeError as error:
         output.failure(error.findings, error.exit_code)

@@ -45,7 +45,7 @@ def run_operations(invocation: Invocation, output: Output) -> ExitCode:
     output.show(_provider_table(states))
     if findings:
         output.show(Text("A launch on NPUs would stop here at:", "bold"))
-        output.show(*map(render_finding, findings))
+        output.show(*(render_finding(item, output.language) for item in findings))
     return ExitCode.OK
 
 

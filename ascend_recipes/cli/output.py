@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import ExitCode, Finding
+from ascend_recipes.findings import chosen_language
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -16,10 +17,13 @@ if TYPE_CHECKING:
 class Output:
     """Writer for one command: JSON or text on stdout, notes and progress on stderr."""
 
-    def __init__(self, *, command: str = "", json: bool = False, quiet: bool = False) -> None:
+    def __init__(
+        self, *, command: str = "", json: bool = False, quiet: bool = False, language: str = ""
+    ) -> None:
         self.command = command
         self.json = json
         self.quiet = quiet
+        self.language = language or chosen_language()
         self._has_document = False
 
     def document(self, command: str, code: ExitCode, body: Mapping[str, object]) -> None:
@@ -63,7 +67,8 @@ class Output:
         """Print findings for people, each with its place, reason and remedy."""
         from ascend_recipes.cli.render import render_finding
 
-        _print(self.console(stderr=stderr), [render_finding(item) for item in findings])
+        texts = [render_finding(item, self.language) for item in findings]
+        _print(self.console(stderr=stderr), texts)
 
     def console(self, *, stderr: bool) -> Console:
         """A console for one of the two streams."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -21,24 +22,39 @@ _STYLES = {
     Severity.WARNING: "bold yellow",
     Severity.INFO: "bold cyan",
 }
+_LABELS = {
+    "en": ("why", "set in", "evidence", "fix"),
+    "zh": ("原因", "设置于", "依据", "修改"),
+}
 _LABEL_WIDTH = 9
 
 
-def render_finding(finding: Finding) -> Text:
-    """`error id  path`, the message, and labelled lines for source, evidence and fix."""
+def render_finding(finding: Finding, language: str = "en") -> Text:
+    """`error id  path`, the message, and labelled lines for reason, source, evidence and fix.
+
+    Args:
+        finding: what to show.
+        language: `zh` for Chinese, where the finding has it.
+    """
+    chinese = language == "zh"
+    message = (chinese and finding.message_zh) or finding.message
+    why = (chinese and finding.why_zh) or finding.why
+    reason, origin, evidence, fix = _LABELS["zh" if chinese else "en"]
     text = Text()
     text.append(f"{finding.severity.value:<6} ", style=_STYLES[finding.severity])
     text.append(finding.id, style="bold")
     if finding.at:
         text.append(f"  {finding.at}", style="cyan")
-    text.append(f"\n       {finding.message}")
+    text.append(f"\n       {message}")
     for label, value, style in (
-        ("set in", str(finding.source or ""), "dim"),
-        ("evidence", finding.evidence, "dim"),
-        ("fix", finding.fix, "green"),
+        (reason, why, ""),
+        (origin, str(finding.source or ""), "dim"),
+        (evidence, finding.evidence, "dim"),
+        (fix, finding.fix, "green"),
     ):
         if value:
-            text.append(f"\n       {label:<{_LABEL_WIDTH}}", style="dim").append(value, style=style)
+            padding = " " * max(1, _LABEL_WIDTH - cell_len(label))
+            text.append(f"\n       {label}{padding}", style="dim").append(value, style=style)
     return text
 
 
@@ -61,7 +77,7 @@ def render_summary(planned: PlannedLaunch) -> Text:
     return text
 
 
-def render_plan(planned: PlannedLaunch) -> list[Table | Text | str]:
+def render_plan(planned: PlannedLaunch, language: str = "en") -> list[Table | Text | str]:
     """The plan as a page: what is served, how, and why."""
     plan = planned.plan
     reasons = {key: reason.because for key, reason in planned.reasons.items()}
@@ -87,7 +103,7 @@ def render_plan(planned: PlannedLaunch) -> list[Table | Text | str]:
         page.extend(render_memory(plan_memory(planned.resolved)))
     if planned.blockers:
         page.append(Text("A launch would stop at:", "bold"))
-        page.extend(render_finding(item) for item in planned.blockers)
+        page.extend(render_finding(item, language) for item in planned.blockers)
     return page
 
 

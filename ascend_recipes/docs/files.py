@@ -8,6 +8,7 @@ from pathlib import Path
 from ascend_recipes.commands.schema import schema_files
 from ascend_recipes.compose import compose_recipe, recipe_names
 from ascend_recipes.docs.deployments import deployments_page
+from ascend_recipes.docs.errors import errors_page
 from ascend_recipes.docs.gallery import gallery_page
 from ascend_recipes.docs.reference import reference_page
 from ascend_recipes.plan import PlannedLaunch, plan_launch
@@ -31,6 +32,7 @@ def generated_files(root: Path, plan_of: PlanOf | None = None) -> Iterator[tuple
         yield path, json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     docs = root / "docs"
     yield docs / "recipe-reference.md", reference_page()
+    yield docs / "errors.md", errors_page(load_registry().findings)
     names = [entry.name for entry in recipe_names()]
     yield docs / "recipe-gallery.md", gallery_page([plan(f"recipe={name}") for name in names])
     page = deployments_page(load_registry(), lambda words: plan(*words).resolved.recipe)

@@ -1,7 +1,5 @@
 """Layers, parallel groups and roles of the plan."""
 
-from ascend_recipes.errors import RecipeError
-from ascend_recipes.findings import finding
 from ascend_recipes.planning.ledger import Ledger
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.schema.base import Json
@@ -9,7 +7,7 @@ from ascend_recipes.schema.parallel import ParallelSpec
 from ascend_recipes.schema.plan import GroupPlan, LayerPlan, RolePlan
 from ascend_recipes.schema.roles import role_recipe
 from ascend_recipes.schema.rows import LayerFacts
-from ascend_recipes.schema.serving import RoleName, RoleSpec
+from ascend_recipes.schema.serving import RoleSpec
 
 
 def plan_layers(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[LayerPlan, ...]:
@@ -88,7 +86,7 @@ def plan_roles(resolved: ResolvedRecipe, ledger: Ledger) -> tuple[RolePlan, ...]
         view = recipe if name == "serve" else role_recipe(recipe, name)
         nodes = recipe.nodes if name == "serve" else spec.nodes
         changes: dict[str, Json] = {key: value for key, value in spec.sections.items() if value}
-        dies = _dies_per_node(resolved, name, view.parallel.world_size, nodes)
+        dies = _dies_per_node(view.parallel.world_size, nodes)
         groups = parallel_groups(view.parallel) if spec.parallel else ()
         role = RolePlan(
             name=name,
@@ -129,21 +127,9 @@ def _explain_role(ledger: Ledger, role: RolePlan) -> None:
         ledger.decided(f"{at}.groups.{group.axis}", parallel_groups, "the role's parallel axes")
 
 
-def _dies_per_node(resolved: ResolvedRecipe, role: RoleName, world: int, nodes: int) -> int:
-    dies = -(-world // nodes)
-    if dies > resolved.hardware.dies_per_node:
-        too_many = finding(
-            "parallel.role_exceeds_nodes",
-            at=f"roles.{role}.parallel",
-            fix=f"roles.{role}.nodes={-(-world // resolved.hardware.dies_per_node)}",
-            role=role,
-            world=world,
-            nodes=nodes,
-            hardware=resolved.recipe.hardware,
-            dies=nodes * resolved.hardware.dies_per_node,
-        )
-        raise RecipeError((too_many,))
-    return dies
+def _dies_per_node(world: int, nodes: int) -> int:
+    """Dies that the role takes of each of its nodes; rules have seen that they are there."""
+    return -(-world // nodes)
 
 
 def _effective_count(resolved: ResolvedRecipe, layer: LayerFacts) -> int:

@@ -70,7 +70,7 @@ def variant_holds_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
         holding = [
             variant
             for variant, facts in resolved.model.checkpoints.items()
-            if kind in facts.drafters
+            if kind in facts.drafters and facts.format == resolved.checkpoint.format
         ]
         yield finding(
             "drafter.weights_missing",

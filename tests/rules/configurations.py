@@ -12,6 +12,7 @@ from typing import Any
 
 from ascend_recipes.compose import compose_recipe
 from ascend_recipes.errors import Finding, RecipeError, Severity
+from ascend_recipes.plan import plan_launch
 from ascend_recipes.registry.foreign import foreign_model
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.resolve import resolve_recipe
@@ -61,7 +62,7 @@ class Configuration:
 
 
 def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
-    """Errors if the configuration is refused, else warnings and remarks."""
+    """Errors if the configuration is refused, else warnings, remarks and what stops a launch."""
     words = list(given.words)
     dirs = (_foreign_folder(json.dumps(given.config)),) if given.config else ()
     found: tuple[Finding, ...] = ()
@@ -81,8 +82,9 @@ def override_words(fix: str) -> tuple[str, ...]:
 
 
 def errors_of(findings: Sequence[Finding]) -> set[str]:
-    """Ids of the errors."""
-    return {item.id for item in findings if item.severity is Severity.ERROR}
+    """Ids of the errors of a plan; what only stops its launch here is not among them."""
+    errors = {item.id for item in findings if item.severity is Severity.ERROR}
+    return {id for id in errors if not id.startswith(("runtime.", "site."))}
 
 
 def _resolve(
@@ -94,11 +96,12 @@ def _resolve(
         resolved = resolve_recipe(recipe, load_registry(dirs), composition.source)
     except RecipeError as error:
         return error.findings
+    found = (*resolved.findings, *plan_launch(resolved).blockers)
     if installed is None:
-        return resolved.findings
+        return found
     from ascend_recipes.machine import InstalledVersions
 
-    return (*resolved.findings, *check_installed(resolved, InstalledVersions(**installed)))
+    return (*found, *check_installed(resolved, InstalledVersions(**installed)))
 
 
 def _import(
