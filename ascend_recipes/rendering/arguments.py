@@ -76,6 +76,23 @@ class Arguments:
         first = self.reasons.get(target, "")
         self.clashes.append(Clash(target, first, because, (present, value)))
 
+    def offer(self, target: str, value: Json, because: str) -> None:
+        """Set an argument unless something has spoken for it already."""
+        before = len(self.clashes)
+        self.put(target, value, because)
+        del self.clashes[before:]
+
+    def replace(self, target: str, value: Json) -> None:
+        """Set a key of a JSON flag, whatever was there."""
+        flag, *keys = target.split(".")
+        node = self.flags.setdefault(flag, {})
+        for key in keys[:-1]:
+            assert isinstance(node, dict), f"{target} is inside a plain value"
+            inner = node.get(key)
+            node = node[key] = inner if isinstance(inner, dict) else {}
+        assert isinstance(node, dict), f"{target} is inside a plain value"
+        node[keys[-1]] = value
+
     def drop(self, flag: str) -> None:
         """Take a flag out again."""
         self.flags.pop(flag, None)

@@ -32,11 +32,10 @@ Entry = tuple[str, Json, str]
 
 
 def put_derived(arguments: Arguments, view: ResolvedRecipe) -> None:
-    """Add what no single field says."""
+    """Add what no single field says; what the recipe states by name comes first."""
     for part in (_weights, _parsers, _cache, _graph, _drafter, _overrides, _variables):
         for target, value, because in part(view):
-            if not (target.startswith("$") and target[1:] in arguments.variables):
-                arguments.put(target, value, because)
+            arguments.offer(target, value, because)
 
 
 def _weights(view: ResolvedRecipe) -> Iterator[Entry]:

@@ -1,6 +1,7 @@
 """Renders a resolved recipe as the processes of an installed vllm-ascend."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 from ascend_recipes.rendering.arguments import Arguments, Clash
 from ascend_recipes.rendering.command import RenderedCommand
 from ascend_recipes.rendering.derived import put_derived
+from ascend_recipes.rendering.kinds import rows_for
 from ascend_recipes.rendering.table import ADDITIONAL, ROWS, Row
 from ascend_recipes.rendering.topology import (
     Process,
@@ -47,21 +49,24 @@ def views_of(resolved: ResolvedRecipe) -> dict[RoleName, ResolvedRecipe]:
     return {"serve": resolved} if "serve" in resolved.recipe.roles else role_views(resolved)
 
 
-def role_arguments(view: ResolvedRecipe, role: RoleName = "serve") -> Arguments:
-    """Arguments that all processes of a role share, before topology and transfer."""
+def role_arguments(view: ResolvedRecipe, role: RoleName | None = None) -> Arguments:
+    """Arguments that all processes of a role share, before topology and transfer.
+
+    With a role, reasons name its own overrides where it has some.
+    """
     arguments = Arguments()
     for name, variable in sorted(view.recipe.env.items()):
         arguments.put(f"${name}", variable, _place(view.recipe, role, f"env.{name}"))
     for row, value in spoken(view):
         if row.target.removeprefix("$") not in view.recipe.env:
             arguments.put(row.target, value, _place(view.recipe, role, row.path))
-    put_derived(arguments, view)
     for name, value in view.recipe.extra_args.items():
         if name not in _SECRET_FLAGS:
             flag = "--" + name.replace("_", "-")
             arguments.put(flag, value, f"extra_args.{name}")
     for name, value in view.recipe.runtime.additional_config.items():
         arguments.put(f"{ADDITIONAL}.{name}", value, f"runtime.additional_config.{name}")
+    put_derived(arguments, view)
     return arguments
 
 
@@ -108,8 +113,41 @@ def clashes(resolved: ResolvedRecipe) -> tuple[Clash, ...]:
     return tuple(role_arguments(resolved).clashes)
 
 
-def _place(recipe: Recipe, role: RoleName, path: str) -> str:
+def misplaced(view: ResolvedRecipe) -> Iterator[tuple[str, str, Json]]:
+    """Path of an argument without a field, path of the field that it has after all, and value."""
+    places: list[tuple[str, str, Json]] = [
+        (ADDITIONAL, "runtime.additional_config", dict(view.recipe.runtime.additional_config))
+    ]
+    for name, value in view.recipe.extra_args.items():
+        flag = "--" + name.replace("_", "-")
+        places.append((flag, f"extra_args.{name}", value))
+    for target, path, tree in places:
+        yield from _misplaced(view, target, path, tree)
+
+
+def _misplaced(
+    view: ResolvedRecipe, target: str, path: str, value: Json
+) -> Iterator[tuple[str, str, Json]]:
+    for row in rows_for(target, view.runtime_version):
+        if field_value(view.recipe, row.path) is not None:
+            with suppress(ValueError):
+                if (decoded := row.codec.decode(value)) is not None:
+                    yield path, row.path, decoded
+                    return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _misplaced(view, f"{target}.{key}", f"{path}.{key}", item)
+
+
+def secret_arguments(recipe: Recipe) -> tuple[str, ...]:
+    """Paths of engine arguments that hold secrets."""
+    return tuple(f"extra_args.{name}" for name in recipe.extra_args if name in _SECRET_FLAGS)
+
+
+def _place(recipe: Recipe, role: RoleName | None, path: str) -> str:
     """Path that sets the value: the role's own where it overrides the field."""
+    if role is None:
+        return path
     section, _, name = path.partition(".")
     spec = recipe.roles[role]
     own: Mapping[str, object] = spec.env if section == "env" else spec.sections.get(section, {})

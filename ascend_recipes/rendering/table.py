@@ -125,6 +125,7 @@ ROWS: tuple[Row, ...] = (
         target=f"{_SCHEDULER}.recompute_scheduler_enable",
         codec=SWITCH,
         since="0.26.0rc1",
+        aliases=(f"{ADDITIONAL}.recompute_scheduler_enable",),
     ),
     Row(
         path="scheduler.balance",
@@ -138,6 +139,7 @@ ROWS: tuple[Row, ...] = (
         target=f"{_SCHEDULER}.enable_balance_scheduling",
         codec=SWITCH,
         since="0.26.0rc1",
+        aliases=(f"{ADDITIONAL}.enable_balance_scheduling", "$VLLM_ASCEND_BALANCE_SCHEDULING"),
     ),
     # Cache.
     Row(path="cache.block_size", target="--block-size", codec=COUNT, emit="always"),

@@ -21,6 +21,7 @@ from ascend_recipes.rules import (
     hardware,
     moe,
     parallel,
+    rendered,
     runtime,
     weights,
 )
@@ -35,6 +36,10 @@ InstalledRule: TypeAlias = "Callable[[ResolvedRecipe, InstalledVersions], Iterat
 
 RULES: tuple[Rule, ...] = (
     runtime.version_exists,
+    rendered.version_offers_choices,
+    rendered.version_has_drafter,
+    rendered.arguments_are_stated_once,
+    rendered.replicas_spread_over_nodes,
     runtime.device_is_served,
     hardware.backend_exists,
     hardware.offers_capabilities,

@@ -1,0 +1,109 @@
+"""Rules about what the chosen version of vllm-ascend can be told.
+
+Rendering is imported inside: the native runtime has no use for it.
+"""
+
+import json
+from collections.abc import Iterator
+
+from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
+from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.holding import holds
+
+_FIRST_DSPARK = "0.26.0rc1"
+
+
+@holds("vllm_ascend")
+def version_offers_choices(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Every choice that some version can be told can be told to this one."""
+    from ascend_recipes.rendering.render import field_value
+    from ascend_recipes.rendering.table import ROWS
+
+    versions, here = resolved.runtime.versions, resolved.runtime_version
+    if here not in versions:
+        return
+    for path in dict.fromkeys(row.path for row in ROWS):
+        rows = [row for row in ROWS if row.path == path and not row.trait]
+        if not rows or any(row.serves(here, versions) for row in rows):
+            continue
+        found = field_value(resolved.recipe, path)
+        if found is not None and found.changed:
+            others = [name for name in versions if any(row.serves(name, versions) for row in rows)]
+            yield finding(
+                "version.not_offered",
+                at=path,
+                fix=f"runtime.version={others[-1]}",
+                version=here,
+                path=path,
+                value=str(found.value).lower(),
+                others=", ".join(others),
+            )
+
+
+@holds("vllm_ascend", until=_FIRST_DSPARK)
+def version_has_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """DSpark drafting came with vLLM 0.26."""
+    if resolved.recipe.drafter.kind == "dspark":
+        yield finding(
+            "version.drafter",
+            at="drafter.kind",
+            fix=f"runtime.version={_FIRST_DSPARK}",
+            vllm=resolved.runtime.vllm[resolved.runtime_version],
+            version=resolved.runtime_version,
+            kind="dspark",
+        )
+
+
+@holds("vllm_ascend")
+def arguments_are_stated_once(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Arguments without a field do not speak against fields."""
+    from ascend_recipes.rendering.render import clashes, misplaced, secret_arguments
+
+    if resolved.runtime_version not in resolved.runtime.versions:
+        return
+    clashing = clashes(resolved)
+    for path, place, value in misplaced(resolved):
+        if not any(
+            path == clash.second or path.startswith(f"{clash.second}.") for clash in clashing
+        ):
+            shown = json.dumps(value)
+            yield finding(
+                "rendering.has_field",
+                at=path,
+                fix=f"~{path} {place}={shown}",
+                path=path,
+                place=place,
+            )
+    for clash in clashing:
+        mine, other = clash.values
+        yield finding(
+            "rendering.stated_twice",
+            at=clash.second,
+            fix=f"~{clash.second}",
+            first=clash.first,
+            second=clash.second,
+            target=clash.target.removeprefix("$"),
+            mine=str(mine),
+            other=str(other),
+        )
+    for path in secret_arguments(resolved.recipe):
+        yield finding("rendering.secret", at=path, fix=f"~{path}", path=path)
+
+
+@holds("vllm_ascend")
+def replicas_spread_over_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Every node gets the same number of replicas, or all share one."""
+    from ascend_recipes.rendering.topology import spreads_evenly
+
+    recipe = resolved.recipe
+    if not spreads_evenly(recipe):
+        dp = recipe.parallel.dp
+        fitting = max(n for n in range(1, recipe.nodes + 1) if dp % n == 0)
+        yield finding(
+            "rendering.nodes_uneven",
+            at="nodes",
+            fix=f"nodes={fitting}",
+            dp=dp,
+            nodes=recipe.nodes,
+        )
