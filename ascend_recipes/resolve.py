@@ -69,7 +69,7 @@ def resolve_recipe(
     Raises:
         RecipeError: unknown names (exit code 2), or all errors that the rules find (3).
     """
-    resolved = _look_up(recipe, registry, source_of)
+    resolved = look_up(recipe, registry, source_of)
     findings = tuple(
         item if item.source else replace(item, source=source_of(item.at))
         for item in _excuse(tuple(_findings(resolved)), recipe)
@@ -107,7 +107,7 @@ def role_views(resolved: ResolvedRecipe) -> dict[RoleName, ResolvedRecipe]:
     """The deployment as each of its roles sees it, with the role's overrides merged."""
     recipe = resolved.recipe
     return {
-        role: _look_up(role_recipe(recipe, role), resolved.registry, resolved.source_of)
+        role: look_up(role_recipe(recipe, role), resolved.registry, resolved.source_of)
         for role in recipe.roles
     }
 
@@ -156,7 +156,12 @@ def _idle_reasons(findings: tuple[Finding, ...], reasons: tuple[Because, ...]) -
             yield finding("because.unused", at="because", finding=item.finding)
 
 
-def _look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> ResolvedRecipe:
+def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> ResolvedRecipe:
+    """Replace names by rows, without asking any rule.
+
+    Raises:
+        RecipeError: a checkpoint or drafter that the model does not have.
+    """
     model = registry.models[recipe.model]
     hardware = registry.hardware[recipe.hardware]
     runtime = registry.runtimes[recipe.runtime.kind]
