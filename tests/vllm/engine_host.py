@@ -61,11 +61,22 @@ class Host:
         return self.llm.collective_rpc("record_calls")
 
     def generate_without(self, operation: str, prompts: list[list[int]], **options: Any) -> Any:
-        """Generate while an operation gives zeros."""
+        """Generate while an operation gives zeros; none if an emulated operator refuses them."""
+        from ascend_recipes.emulation.refusal import OperatorRefusedError
         from ascend_recipes.ops import operations
 
-        with operations.override(operation, _zeroed if operation != "write_kv_cache" else _blank):
-            return self.generate(prompts, **options)
+        with operations.override(operation, _WITHOUT.get(operation, _zeroed)):
+            try:
+                return self.generate(prompts, **options)
+            except OperatorRefusedError:
+                self._abandon()
+                return None
+
+    def _abandon(self) -> None:
+        """Drop the requests of a step that failed half way."""
+        engine = self.llm.llm_engine
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+        self._runner().execute_model_state = None
 
     def record_draft_logits(self) -> None:
         """Keep what the drafter's output layer gives from now on."""
@@ -112,6 +123,16 @@ class Host:
                 if isinstance(module, Attention):
                     add("attention implementation", module.impl)
         return {kind: tuple(sorted(names)) for kind, names in found.items()}
+
+    def live_classes(self, *modules: str) -> list[str]:
+        """Classes of all live objects that are defined below these modules."""
+        import gc
+
+        # vLLM freezes the heap after start; frozen objects are not listed.
+        gc.unfreeze()
+        kinds = {type(item) for item in gc.get_objects()}
+        names = [f"{kind.__module__}:{kind.__qualname__}" for kind in kinds]
+        return sorted(name for name in names if name.startswith(modules))
 
     def fused_delta_nets(self) -> list[str]:
         """Delta nets that would call vLLM's own fused kernels to verify bfloat16 drafts."""
@@ -168,9 +189,32 @@ def _zeroed(function: Any) -> Any:
     return lambda *args, **kwargs: tree_map(zero, function(*args, **kwargs))
 
 
-def _blank(function: Any) -> Any:
-    """Write zeros into the cache instead of keys and values."""
-    return lambda key, value, *rest: function(key * 0, value * 0, *rest)
+def _blank(contents: int) -> Any:
+    """Write zeros into a cache instead of the leading arguments."""
+
+    def wrap(function: Any) -> Any:
+        return lambda *args: function(*(item * 0 for item in args[:contents]), *args[contents:])
+
+    return wrap
+
+
+def _erased(function: Any) -> Any:
+    """Call, then zero the argument that the operation works on in place."""
+
+    def call(target: Any, *args: Any, **kwargs: Any) -> None:
+        function(target, *args, **kwargs)
+        target.zero_()
+
+    return call
+
+
+_WITHOUT = {
+    "write_kv_cache": _blank(2),
+    "write_latent_rows": _blank(1),
+    "write_indexer_keys": _blank(1),
+    "partial_rotary": _erased,
+}
+"""How operations that give nothing back are zeroed."""
 
 
 def main() -> None:

@@ -6,6 +6,9 @@ Written from the vendor's documents, without our operations.
 """
 
 import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -68,6 +71,32 @@ def oracle_logits(
     model = oracle_model(checkpoint, rounding, scratch)
     logits = model(input_ids=torch.tensor([prompt + tokens]), use_cache=False).logits
     return logits[0, len(prompt) - 1 : -1].float()
+
+
+@contextmanager
+def stretched_windows(model: Any) -> Iterator[None]:
+    """Rotate pure window layers with YaRN too, as vllm-ascend does and the official model does not.
+
+    Frequency k of R/2 is divided by the factor where it turns less than `beta_slow` times within
+    the original context, kept where it turns more than `beta_fast` times, mixed in between.
+    """
+    rotary, config = model.model.rotary_emb, model.config
+    rope = config.rope_parameters["compress"]
+    kept = rotary.main_inv_freq
+    base, width = config.rope_parameters["main"]["rope_theta"], 2 * kept.numel()
+    bounds = [
+        width
+        * math.log(rope["original_max_position_embeddings"] / (turns * math.tau))
+        / (2 * math.log(base))
+        for turns in (rope["beta_fast"], rope["beta_slow"])
+    ]
+    low, high = math.floor(bounds[0]), math.ceil(bounds[1])
+    ramp = ((torch.arange(kept.numel()) - low) / (high - low)).clamp(0, 1)
+    rotary.main_inv_freq = kept * (1 - ramp) + kept / rope["factor"] * ramp
+    try:
+        yield
+    finally:
+        rotary.main_inv_freq = kept
 
 
 class Int8Scorer:

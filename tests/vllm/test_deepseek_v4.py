@@ -8,7 +8,12 @@ import pytest
 
 from tests.vllm.conftest import FLOAT32, RAW, Engine
 from tests.vllm.oracle import dense, prompt_of
-from tests.vllm.oracle_deepseek_v4 import Rounding, oracle_logits
+from tests.vllm.oracle_deepseek_v4 import (
+    Rounding,
+    oracle_logits,
+    oracle_model,
+    stretched_windows,
+)
 
 pytestmark = pytest.mark.vllm
 
@@ -28,6 +33,14 @@ SEEDS = {LONG: 1515}
 """Seeds of prompts whose selected blocks are no near ties; the length itself elsewhere."""
 
 ONE_TOKEN_PROMPTS = 8
+
+REFUSED_AS_ZEROS = {
+    "compressor_metadata",
+    "lightning_indexer_metadata",
+    "moe_init_routing",
+    "sparse_attention_metadata",
+}
+"""What these give is read by another operator, which refuses zeros: rows written twice, no work."""
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +124,20 @@ def test_float_requests_share_steps(floats: Engine, scratch: Path):
         assert_matches(floats, prompt, answer, "float", scratch)
     kinds = [{prefilling for _, prefilling in step.values()} for step in floats.step_trace()]
     assert any(len(kind) == 2 for kind in kinds)
+
+
+def test_window_layers_rotate_as_the_official_model_does(floats: Engine, scratch: Path):
+    # vllm-ascend stretches the rotation of layers without compression too.
+    prompt = prompt_of(129, seed=129)
+    (answer,) = floats.generate([prompt], max_tokens=6)
+    assert_matches(floats, prompt, answer, "float", scratch)
+    checkpoint = Path(floats.planned.plan.model.checkpoint)
+    with stretched_windows(oracle_model(checkpoint, "float", scratch)):
+        stretched = oracle_logits(
+            checkpoint, prompt, answer["tokens"], rounding="float", scratch=scratch
+        )
+    actual = dense(answer["logits"], stretched.shape[-1])
+    assert (actual - stretched).abs().max().item() > 10 * TOLERANCE
 
 
 def test_indexer_has_to_choose(floats: Engine):
@@ -210,6 +237,34 @@ def test_quantized_layers_are_ours(quantized: Engine):
     (receipt,) = [item for item in quantized.receipts() if item.effective is not None]
     assert receipt.effective.quantization == "ascend"
     assert "ascend_recipes.moe.experts:Int8Experts" in receipt.effective.layer_classes
+
+
+def test_zeroing_any_binding_changes_the_tokens(quantized: Engine):
+    # Longer than what the indexer selects, so that its choice matters.
+    prompt = prompt_of(300, seed=900)
+    # Sampling among the best one is greedy, unless the filter of the sampler is zeroed.
+    options = {"max_tokens": 6, "logits": False, "temperature": 1.0, "top_k": 1, "seed": 5}
+    (expected,) = quantized.generate([prompt], **options)
+    unchanged, refused = [], set()
+    for name in quantized.planned.plan.operations:
+        answers = quantized.generate_without(name, [prompt], **options)
+        if answers is None:
+            refused.add(name)
+        elif answers[0]["tokens"] == expected["tokens"]:
+            unchanged.append(name)
+    assert unchanged == []
+    assert refused == REFUSED_AS_ZEROS
+    (restored,) = quantized.generate([prompt], **options)
+    assert restored["tokens"] == expected["tokens"]
+
+
+def test_no_vendor_model_of_vllm_is_alive(quantized: Engine):
+    # Beside them, `common` holds descriptions of Triton kernels, made wherever it is imported.
+    vendors = [f"vllm.models.deepseek_v4.{name}." for name in ("nvidia", "amd", "xpu", "cpu")]
+    assert quantized.live_classes(*vendors, "vllm.models.deepseek_v4.attention:") == []
+    # The scan finds what is there.
+    ours = quantized.live_classes("ascend_recipes.models.deepseek_v4.")
+    assert "ascend_recipes.models.deepseek_v4.drafter:DraftStage" in ours
 
 
 def test_two_ranks(two_ranks_of_experts: Engine, scratch: Path):

@@ -11,7 +11,7 @@ from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import dense, prompt_of
-from tests.vllm.oracle_deepseek_v4 import oracle_logits
+from tests.vllm.oracle_deepseek_v4 import oracle_logits, stretched_windows
 from tests.vllm.oracle_draft import DraftOracle
 
 pytestmark = pytest.mark.vllm
@@ -99,3 +99,8 @@ def test_draft_logits(drafting: Engine, checkpoint: Path, scratch: Path):
         position += accepted + 1
     assert position + 2 > len(tokens)
     assert rejected > 0
+    # As vllm-ascend rotates them, drafts would be others.
+    first = len(prompt) - 1
+    with stretched_windows(oracle.target):
+        stretched = oracle.drafts_after(tokens, streams, first, count)
+    assert (rows[:count] - stretched).abs().max().item() > 10 * DRAFT_TOLERANCE
