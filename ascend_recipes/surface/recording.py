@@ -99,9 +99,9 @@ def _flag_row(name: str, flag: Flag) -> Row:
 
 
 def _key_row(key: Key, kind_of_variable: ValueKind) -> Row:
-    return _without_defaults(
+    default: Row = {} if key.default is None else {"default": key.default}
+    return default | _without_defaults(
         kind=key.kind if key.kind != "any" else kind_of_variable,
-        default=key.default,
         choices=None if key.choices is None else list(key.choices),
         closed=key.closed,
         variable=key.variable,
