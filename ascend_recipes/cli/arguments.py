@@ -19,6 +19,7 @@ COMMANDS = {
     "explain": "where a value comes from, and why: explain [KEY]",
     "diff": "what two recipes plan differently: diff A B",
     "fix": "the smallest change that the rules accept: fix [NAME] recipe=… [--write]",
+    "import": "a recipe from scripts with vllm serve: import PATH…",
     "init": "write a starter recipe: init [NAME] model=… hardware=…",
     "schema": "the JSON Schema of recipe files, presets or rows: schema [NAME]",
     "completion": "completion for a shell: bash, zsh, fish",
@@ -26,7 +27,7 @@ COMMANDS = {
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
 _WITH_ARGUMENTS = frozenset(
-    {"completion", "diff", "explain", "fix", "init", "patches", "schema", "show"}
+    {"completion", "diff", "explain", "fix", "import", "init", "patches", "schema", "show"}
 )
 """Commands that take bare words."""
 
@@ -65,6 +66,8 @@ class Invocation:
     """Whose use of vLLM `patches` looks at: one of `TARGETS`."""
     lang: str = ""
     """Language of findings: one of `LANGUAGES`; empty to ask the environment."""
+    output: str = ""
+    """File that `import` writes; empty for stdout."""
     info: str = ""
     """Which of Hydra's reports to print: one of `INFO_KINDS`, or empty."""
 
@@ -144,6 +147,12 @@ FLAGS = (
         value="LANG",
         choices=LANGUAGES,
         apply=lambda invocation, text: replace(invocation, lang=text),
+    ),
+    Flag(
+        names=("--output", "-o"),
+        summary="for import: file to write the recipe to",
+        value="FILE",
+        apply=lambda invocation, text: replace(invocation, output=text),
     ),
     Flag(
         names=("--multirun", "-m"),

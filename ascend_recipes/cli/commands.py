@@ -152,6 +152,7 @@ COMMANDS: dict[str, Runner] = {
     "diff": _deferred("inspecting:run_diff"),
     "explain": _deferred("inspecting:run_explain"),
     "fix": _deferred("fixing:run_fix"),
+    "import": _deferred("importing:run_import"),
     "init": _deferred("inspecting:run_init"),
     "ops": _deferred("operations:run_operations"),
     "patches": _deferred("patches:run_patches"),

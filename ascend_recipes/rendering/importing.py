@@ -16,7 +16,7 @@ from ascend_recipes.rendering.derived import OVERRIDES, SPARSE_CACHE
 from ascend_recipes.rendering.imported import ImportedCommand, Unmapped
 from ascend_recipes.rendering.kinds import CACHES, has_field, rows_for
 from ascend_recipes.rendering.peers import read_transfer
-from ascend_recipes.rendering.recognize import Weights, folder_name, recognize_weights
+from ascend_recipes.rendering.recognize import Weights, folder_name, recognize_weights, weights_of
 from ascend_recipes.rendering.table import ADDITIONAL, SPECULATIVE, TRANSFER
 from ascend_recipes.rendering.words import ReadCommand, plain_value, read_words
 from ascend_recipes.schema.base import Json
@@ -44,8 +44,13 @@ _SITE_VARIABLES = frozenset(
         "VLLM_HOST_IP",
     }
 )
+_PEER_SIZES = {"--data-parallel-size": "dp_size", "--tensor-parallel-size": "tp_size"}
+"""Flags whose values the connector's configuration repeats."""
 _WILDCARDS = ("0.0.0.0", "::")
 _MACHINE_VARIABLES = frozenset({"LD_PRELOAD", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH"})
+
+_NO_HYBRID_PREFIX = "0.23.0"
+"""Last version whose vLLM caches no prefixes of hybrid models by itself (vllm/config/model.py)."""
 
 VLLM_DEFAULTS: Mapping[str, Json] = {
     "scheduler.max_num_seqs": 256,
@@ -62,7 +67,8 @@ def import_command(
     argv: Sequence[str],
     env: Mapping[str, str],
     *,
-    version: str = "main-2026-08",
+    version: str = "",
+    model: str = "",
     registry: Registry | None = None,
 ) -> ImportedCommand:
     """Read one command.
@@ -70,10 +76,13 @@ def import_command(
     Args:
         argv: `vllm serve MODEL --flag …` or `python -m …api_server --model MODEL …`.
         env: variables that are set for it.
-        version: row in `registry/runtimes/vllm_ascend.yaml` that it is meant for.
+        version: of vllm-ascend that it is meant for; the newest in `registry/runtimes` if empty.
+        model: row in `registry/models`, where the command's own name tells none.
         registry: rows to recognize models by; none loads them.
     """
-    reader = _Importer(registry or load_registry(), version, read_words(argv))
+    rows = registry or load_registry()
+    newest = rows.runtimes["vllm_ascend"].versions[-1]
+    reader = _Importer(rows, version or newest, read_words(argv), named=model)
     reader.read(env)
     return reader.result()
 
@@ -83,6 +92,7 @@ class _Importer:
     registry: Registry
     version: str
     words: ReadCommand
+    named: str = ""
     overrides: dict[str, Json] = field(default_factory=dict)
     site: dict[str, Json] = field(default_factory=dict)
     assumed: dict[str, str] = field(default_factory=dict)
@@ -140,11 +150,14 @@ class _Importer:
     # The model.
 
     def _read_model(self) -> None:
-        name = self.words.model
-        if name is None or _UNRESOLVED.search(name):
-            self.findings.append(finding("import.model_unresolved", model=name or ""))
+        name = self.words.model or ""
+        if self.named:
+            self.weights = weights_of(self.named, name, self.registry)
+        elif not name or _UNRESOLVED.search(name):
+            self.findings.append(finding("import.model_unresolved", model=name))
             return
-        self.weights = recognize_weights(name, self.registry)
+        else:
+            self.weights = recognize_weights(name, self.registry)
         if self.weights is None:
             self.findings.append(finding("import.unknown_model", model=name))
             self.overrides["checkpoint.path"] = name
@@ -231,9 +244,9 @@ class _Importer:
             self.overrides["nodes"] = total // local
         if nodes := _whole(flags.get("--nnodes")):
             self.overrides["nodes"] = nodes
-        peer = self.peers.get(self.role)
-        if total is None and "--data-parallel-size" in flags and peer:
-            flags["--data-parallel-size"] = peer["dp_size"]
+        for flag, key in _PEER_SIZES.items():
+            if _is_unresolved(flags.get(flag)) and (peer := self.peers.get(self.role)):
+                flags[flag] = peer[key]
         known = ("--data-parallel-size-local", "--headless", "--nnodes", *_ORDER_FLAGS)
         for name in (*known, *_SITE_FLAGS):
             if name in flags:
@@ -370,19 +383,23 @@ class _Importer:
 
     def _assume(self) -> None:
         """Values that a recipe must state and vLLM would choose by itself."""
+        hybrid = self.overrides["cache.kind"] == "hybrid"
         for path, value in VLLM_DEFAULTS.items():
-            if path not in self.overrides:
-                self.overrides[path] = value
-                self.assumed[path] = "default of vLLM"
-        if "scheduler.max_model_len" not in self.overrides and self.row:
-            self.overrides["scheduler.max_model_len"] = self.row.max_model_len
-            self.assumed["scheduler.max_model_len"] = "longest context of the model"
-        if self.overrides["cache.kind"] == "hybrid" and "cache.state_mode" not in self.overrides:
-            self.overrides["cache.state_mode"] = "none"
-            self.assumed["cache.state_mode"] = "default of vLLM"
-        if "graph.kind" not in self.overrides:
-            self.overrides["graph.kind"] = "full_and_piecewise"
-            self.assumed["graph.kind"] = "default of vLLM"
+            self._suppose(path, value)
+        if hybrid and self.version == _NO_HYBRID_PREFIX and "cache.prefix_caching" in self.assumed:
+            self.overrides["cache.prefix_caching"] = False
+        if self.row:
+            longest = "longest context of the model"
+            self._suppose("scheduler.max_model_len", self.row.max_model_len, longest)
+        if hybrid:
+            cached = self.overrides["cache.prefix_caching"]
+            self._suppose("cache.state_mode", "align" if cached else "none")
+        self._suppose("graph.kind", "full_and_piecewise")
+
+    def _suppose(self, path: str, value: Json, why: str = "default of vLLM") -> None:
+        if path not in self.overrides:
+            self.overrides[path] = value
+            self.assumed[path] = why
 
     # Arguments whose fields depend on others.
 

@@ -44,6 +44,17 @@ def recognize_weights(name: str, registry: Registry) -> Weights | None:
     return Weights(model, fitting or variant, exact=False)
 
 
+def weights_of(model: str, name: str, registry: Registry) -> Weights:
+    """Weights of a model that the user names; what the command loads tells the format.
+
+    Raises:
+        RecipeError: no such row (exit code 2).
+    """
+    row = registry.models[model]
+    variant = _variant(row, _plain(name.rpartition("/")[2]))
+    return Weights(model, variant or next(iter(row.checkpoints)), exact=False)
+
+
 def folder_name(facts: CheckpointFacts, model: str) -> str:
     """Last part of the name under which weights are published."""
     return (facts.hub or facts.modelscope or model).rpartition("/")[2]

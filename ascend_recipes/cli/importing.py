@@ -1,0 +1,144 @@
+"""`import`: a recipe from the scripts that people have."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ascend_recipes.cli.arguments import Invocation
+from ascend_recipes.cli.output import Output
+from ascend_recipes.cli.pipeline import planned_launch
+from ascend_recipes.words import split_override
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
+from ascend_recipes.findings import finding
+
+if TYPE_CHECKING:
+    from ascend_recipes.lint import ServeCommand
+    from ascend_recipes.rendering.recipe_tree import ImportedRecipe
+
+_AT_LINE = re.compile(r"(.+):(\d+)")
+_KNOWN = ("hardware", "model", "runtime.version")
+
+
+def run_import(invocation: Invocation, output: Output) -> ExitCode:
+    """`import PATH[:LINE]…`: print the recipe, or write it where `--output` says."""
+    if not invocation.arguments:
+        raise recipe_error(
+            "cli.import_paths",
+            "import needs a script, page or manifest",
+            fix="ascend-run import run.sh hardware=a3 --output recipe/mine.yaml",
+            exit_code=ExitCode.USAGE,
+        )
+    options = _options(invocation.words)
+    commands = [item for word in invocation.arguments for item in _commands(word)]
+    name = Path(invocation.output).stem if invocation.output else "imported"
+    imported = _imported(commands, options, name)
+    from ascend_recipes.rendering.recipe_file import recipe_text, write_beside
+
+    text = recipe_text(imported)
+    path = Path(invocation.output) if invocation.output else None
+    if path is not None:
+        write_beside(text, path)
+    judged = _judge(text, name, invocation.config_dirs)
+    findings = (*imported.findings, *judged)
+    wrong = any(item.severity is Severity.ERROR for item in findings)
+    code = ExitCode.FINDINGS if wrong else ExitCode.OK
+    if output.json:
+        output.document("import", code, _document(imported, findings, text, path))
+        return code
+    output.findings(findings)
+    if path is None:
+        output.text(text.rstrip("\n"))
+    else:
+        output.text(f"wrote {path}")
+        folder = path.parent.parent if path.parent.name == "recipe" else path.parent
+        output.note(f"next: ascend-run plan --config-dir {folder} recipe={name}")
+    return code
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    options = {key: str(value) for key, value in (split_override(word) for word in words)}
+    unknown = sorted(set(options) - set(_KNOWN))
+    if unknown:
+        raise recipe_error(
+            "cli.import_words",
+            f"import takes {', '.join(_KNOWN)}, not {unknown[0]}",
+            fix="import first, then change the recipe",
+            exit_code=ExitCode.USAGE,
+        )
+    return options
+
+
+def _commands(word: str) -> tuple[ServeCommand, ...]:
+    """Commands of a file; of `PATH:LINE` the one that begins at the line or spans it."""
+    from ascend_recipes.lint import find_commands
+
+    at = _AT_LINE.fullmatch(word)
+    path, line = (Path(at[1]), int(at[2])) if at and not Path(word).exists() else (Path(word), 0)
+    found = tuple(find_commands(path))
+    if line:
+        before = [item for item in found if item.line <= line]
+        found = tuple(before[-1:])
+    if not found:
+        raise RecipeError((finding("import.no_command", path=word),), ExitCode.USAGE)
+    return found
+
+
+def _imported(
+    commands: Sequence[ServeCommand], options: dict[str, str], name: str
+) -> ImportedRecipe:
+    from ascend_recipes.rendering.importing import import_command
+    from ascend_recipes.rendering.recipe_tree import recipe_tree
+
+    version = options.get("runtime.version", "")
+    read = [
+        import_command(
+            command.texts,
+            {variable: word.text for variable, word in command.env.items()},
+            version=version,
+            model=options.get("model", ""),
+        )
+        for command in commands
+    ]
+    places = [f"{command.file}:{command.line}" for command in commands]
+    return recipe_tree(
+        read,
+        name=name,
+        hardware=options.get("hardware", "a3"),
+        about=f"Imported from {places[0]}",
+        sources=places,
+        version=version or None,
+    )
+
+
+def _judge(text: str, name: str, config_dirs: Sequence[Path]) -> Iterator[Finding]:
+    """What validation and rules say about the recipe, planned from the very text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "recipe", f"{name}.yaml")
+        path.parent.mkdir()
+        path.write_text(text, encoding="utf-8")
+        try:
+            yield from planned_launch([f"recipe={name}"], [Path(folder), *config_dirs]).findings
+        except RecipeError as error:
+            yield from error.findings
+
+
+def _document(
+    imported: ImportedRecipe, findings: Sequence[Finding], text: str, path: Path | None
+) -> dict[str, object]:
+    unmapped = [
+        {"target": item.target, "value": item.value, "reason": item.reason}
+        for item in imported.unmapped
+    ]
+    return {
+        "recipe": imported.tree,
+        "site": dict(imported.site),
+        "assumed": dict(imported.assumed),
+        "unmapped": unmapped,
+        "findings": [item.to_json() for item in findings],
+        "text": text,
+        "path": str(path) if path else None,
+    }
