@@ -19,7 +19,7 @@ _COMMENT = re.compile(r"[^\n]*")
 _PLAIN = re.compile(r"[^\s\"'\\$`;&|<>()]+")
 _QUOTED = re.compile(r'[^"\\$`]+')
 _OPERATOR = re.compile(r"&&|\|\||;;|<<<|<<-?|&>>|&>|>>|>&|<&|>\||<>|[;&|()<>]")
-_PLACEHOLDER = re.compile(r"<[A-Za-z\u4e00-\u9fff][\w .\-/|:\u4e00-\u9fff]{0,60}>(?![(&])")
+_PLACEHOLDER = re.compile(r"<[\w\u4e00-\u9fff][\w .\-/|:\u4e00-\u9fff]{0,60}>(?![(&])")
 """`<model path>`, which documents write and a shell would take for a redirection."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _SIMPLE = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")

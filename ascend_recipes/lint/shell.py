@@ -187,15 +187,16 @@ class ShellReader:
         """Add flags that a broken continuation cut off: they are what the author meant."""
         assert self._tail is not None
         between = self.source.text[self._tail.end : tokens[0].begin]
-        cut_by_comment = "lint.cut_by_comment" if "#" in between else "lint.cut_by_line"
         before = self.commands.pop()
         argv = (*before.argv, *(word for word in words if word.text.strip() or not word.text))
-        complaint = finding(
-            "lint.cut_by_blank" if self._tail.blank else cut_by_comment,
-            source=Source(origin=self.file, line=words[0].line),
-            word=words[0].text,
-            line=self.source.place(self._tail.end).line,
-        )
+        source = Source(origin=self.file, line=words[0].line)
+        word, line = words[0].text, self.source.place(self._tail.end).line
+        if self._tail.blank:
+            complaint = finding("lint.cut_by_blank", source=source, word=word, line=line)
+        elif "#" in between:
+            complaint = finding("lint.cut_by_comment", source=source, word=word, line=line)
+        else:
+            complaint = finding("lint.cut_by_line", source=source, word=word, line=line)
         findings = before.findings if self._tail.told else (*before.findings, complaint)
         self.commands.append(
             replace(before, argv=argv, unresolved=unresolved_names(argv), findings=findings)

@@ -1,0 +1,238 @@
+"""Judges a command by the rules of recipes, without saying what the file does not support.
+
+A command leaves much open: the hardware, often the model, sometimes a size that a variable holds.
+The rules are asked once for every possibility that differs, and only what they say every time is
+reported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+from pydantic import ValidationError
+
+from ascend_recipes.errors import Finding, RecipeError
+from ascend_recipes.lint.arguments import Argument, Arguments, BrokenJson, read_json
+from ascend_recipes.lint.command import ServeCommand
+from ascend_recipes.lint.stand_ins import STAND_INS, registry_with_stand_ins
+from ascend_recipes.registry.load import Registry
+from ascend_recipes.rendering.imported import ImportedCommand
+from ascend_recipes.rendering.importing import import_command
+from ascend_recipes.rendering.recipe_tree import recipe_tree
+from ascend_recipes.resolve import look_up
+from ascend_recipes.rules import RULES
+from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.schema.roles import role_recipe
+
+_HARDWARE = ("a2", "a3", "a5", "310p")
+_HARDWARE_NAMES: Mapping[str, re.Pattern[str]] = {
+    "a3": re.compile(r"\bA3\b|Atlas 800I? ?A3|Atlas 800T A3|_A3\b|-A3\b", re.IGNORECASE),
+    "a2": re.compile(r"\bA2\b|Atlas 800I? ?A2|_A2\b|-A2\b", re.IGNORECASE),
+    "a5": re.compile(r"\bA5\b|\b950|_A5\b|-A5\b", re.IGNORECASE),
+    "310p": re.compile(r"310P|300I", re.IGNORECASE),
+}
+_POSSIBLE_VARIABLES: Sequence[Mapping[str, Json]] = (
+    {},
+    {"env.PYTHONHASHSEED": "0", "env.VLLM_USE_V2_MODEL_RUNNER": "1"},
+    {"env.PYTHONHASHSEED": "0", "env.DYNAMIC_EPLB": "true"},
+)
+"""Variables that may be set outside the file, where the file does not set them."""
+_SIZES = (1, 8, 64)
+"""Values that are tried for a count that a variable holds."""
+_COUNTS: Mapping[str, str] = {
+    "--tensor-parallel-size": "parallel.tp",
+    "--data-parallel-size": "parallel.dp",
+    "--pipeline-parallel-size": "parallel.pp",
+    "--max-num-seqs": "scheduler.max_num_seqs",
+    "--max-num-batched-tokens": "scheduler.max_num_batched_tokens",
+    "--max-model-len": "scheduler.max_model_len",
+}
+_HARMLESS = frozenset(
+    {
+        *("--host", "--port", "--served-model-name", "--seed", "--download-dir", "--api-key"),
+        *("--data-parallel-address", "--data-parallel-rpc-port", "--data-parallel-rank"),
+        *("--data-parallel-start-rank", "--master-addr", "--master-port", "--node-rank"),
+        *("--data-parallel-size-local", "--chat-template", "--tokenizer", "--headless"),
+        *("--tool-call-parser", "--reasoning-parser", "--allowed-local-media-path"),
+    }
+)
+"""Flags whose values no rule of one process looks at."""
+_FOR_ANY_MODEL = frozenset({"config", "env", "graph", "moe", "net", "pd", "scheduler", "version"})
+"""Families that can be judged where the model is unknown; others are about its layers."""
+_ABOUT_NAMES = frozenset({"ascend_recipes.rules.surface", "ascend_recipes.rules.rendered"})
+"""Rules that judge names, which `names.py` does with their lines, or recipes as recipes."""
+_TRANSFER = "--kv-transfer-config"
+
+
+@dataclass(frozen=True)
+class RuleVerdict:
+    """What the rules say about a command."""
+
+    findings: tuple[Finding, ...] = ()
+    """Without a place in the file."""
+    unjudged: str = ""
+    """Why they were not asked; empty where they were."""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A command without what only a run would know."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    counts: tuple[str, ...] = ()
+    """Recipe paths of counts that variables hold."""
+    unknown: tuple[str, ...] = ()
+    """Other flags with unknown values that a rule may look at."""
+
+
+def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> RuleVerdict:
+    """Ask the rules about one command, for a version of vllm-ascend."""
+    reading = known_part(command, arguments)
+    if arguments.is_open or reading.unknown:
+        named = ", ".join(reading.unknown) or "further flags"
+        return RuleVerdict(unjudged=f"only a run knows {named}")
+    registry = registry_with_stand_ins()
+    imported = import_command(reading.argv, reading.env, version=version, registry=registry)
+    models = _possible_models(imported)
+    if not models:
+        return RuleVerdict(unjudged="its kind of drafting has no field")
+    sizes = _SIZES if reading.counts else (0,)
+    possible = (
+        (
+            replace(
+                model, overrides={**env, **model.overrides, **dict.fromkeys(reading.counts, size)}
+            ),
+            hardware,
+        )
+        for hardware, model, size, env in product(
+            _possible_hardware(command), models, sizes, _POSSIBLE_VARIABLES
+        )
+    )
+    agreed = _agreed(_ask(item, hardware, version, registry) for item, hardware in possible)
+    if agreed is None:
+        return RuleVerdict(unjudged="the recipe that it means is not complete")
+    known = "model" in imported.overrides
+    return RuleVerdict(
+        tuple(item for item in agreed if _is_supported(item, imported, known_model=known))
+    )
+
+
+def _agreed(answers: Iterable[Iterable[Finding] | None]) -> list[Finding] | None:
+    """What every answer says; none if a possibility makes no recipe."""
+    agreed: dict[tuple[str, str], Finding] | None = None
+    for answer in answers:
+        if answer is None:
+            return None
+        keyed = {(item.id, item.at): item for item in answer}
+        agreed = keyed if agreed is None else {k: v for k, v in agreed.items() if k in keyed}
+        if not agreed:
+            break
+    return list((agreed or {}).values())
+
+
+def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool) -> bool:
+    """Whether the file supports a finding: it is about no default and no unknown model."""
+    if item.at in imported.assumed:
+        return False
+    return known_model or item.id.partition(".")[0] in _FOR_ANY_MODEL
+
+
+def known_part(command: ServeCommand, arguments: Arguments) -> _Reading:
+    """The words and variables that are known, each flag once, JSON without its unknown parts."""
+    words = ["vllm", "serve"]
+    if arguments.model is not None and arguments.model.is_known:
+        words.append(arguments.model.text)
+    last = {item.name: item for item in arguments.items}
+    counts: list[str] = []
+    unknown: list[str] = []
+    for item in last.values():
+        if item.is_json:
+            words += _known_json(item, unknown)
+        elif item.is_known and not item.is_placeholder:
+            words += [item.name, *(value.text for value in item.values)]
+        elif item.name in _COUNTS:
+            counts.append(_COUNTS[item.name])
+        elif item.name not in _HARMLESS:
+            unknown.append(item.name)
+    env = {
+        name: word.text
+        for name, word in command.env.items()
+        if word.is_known and name.isidentifier()
+    }
+    return _Reading(tuple(words), env, tuple(counts), tuple(unknown))
+
+
+def _known_json(item: Argument, unknown: list[str]) -> list[str]:
+    word = item.values[0]
+    value = read_json(word)
+    if isinstance(value, BrokenJson) or value is None:
+        unknown.append(item.name)
+        return []
+    # Of a connector only the role matters to one process; addresses and ports do not.
+    role_is_known = isinstance(value, dict) and "kv_role" in value
+    if word.holes and not (item.name == _TRANSFER and role_is_known):
+        unknown.append(item.name)
+    return [item.name, json.dumps(value, ensure_ascii=False)]
+
+
+def _possible_hardware(command: ServeCommand) -> Sequence[str]:
+    """Generations that the command may be for: what its title or its file's name says, or all."""
+    for text in (command.heading, command.file.rpartition("/")[2]):
+        named = [name for name, pattern in _HARDWARE_NAMES.items() if pattern.search(text)]
+        if named:
+            return named
+    return _HARDWARE
+
+
+def _possible_models(imported: ImportedCommand) -> list[ImportedCommand]:
+    """The import for its model, or for stand-ins that have as many drafts and such weights."""
+    overrides = dict(imported.overrides)
+    speculative = overrides.get("extra_args.speculative_config")
+    overrides.setdefault("parallel.tp", 1)
+    if overrides["graph.kind"] == "none":
+        overrides = {
+            path: value
+            for path, value in overrides.items()
+            if not path.startswith("graph.") or path == "graph.kind"
+        }
+    if "model" in overrides:
+        imported = replace(imported, overrides=overrides)
+        return [] if isinstance(speculative, dict) and "method" in speculative else [imported]
+    quantized = overrides.pop("extra_args.quantization", None) is not None
+    if isinstance(speculative, dict):
+        overrides.pop("extra_args.speculative_config")
+        overrides["drafter.kind"] = "mtp"
+        overrides["drafter.num_draft_tokens"] = speculative.get("num_speculative_tokens", 1)
+    if overrides.get("drafter.kind") != "none":
+        overrides["drafter.kind"] = "mtp"
+    overrides.setdefault("scheduler.max_model_len", 4096)
+    overrides |= {"attention.kind": "full", "cache.kind": "paged"}
+    variant = "w8a8" if quantized else "bf16"
+    overrides |= {"checkpoint.variant": variant, "quant.kind": "w8a8" if quantized else "none"}
+    return [replace(imported, overrides={**overrides, "model": name}) for name in STAND_INS]
+
+
+def _ask(
+    imported: ImportedCommand, hardware: str, version: str, registry: Registry
+) -> Iterable[Finding] | None:
+    """What the rules say about one possibility; none if it makes no recipe."""
+    try:
+        tree = recipe_tree([imported], hardware=hardware, version=version, registry=registry).tree
+        recipe = Recipe.model_validate_json(json.dumps(tree))
+        view = recipe if imported.role == "serve" else role_recipe(recipe, imported.role)
+        return list(_rule_findings(view, registry))
+    except (ValidationError, RecipeError):
+        return None
+
+
+def _rule_findings(recipe: Recipe, registry: Registry) -> Iterator[Finding]:
+    view = look_up(recipe, registry, lambda _: None)
+    for rule in RULES:
+        if rule.__module__ not in _ABOUT_NAMES:
+            yield from rule(view)
