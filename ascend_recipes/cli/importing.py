@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import planned_launch
-from ascend_recipes.words import split_override
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
 from ascend_recipes.findings import finding
+from ascend_recipes.words import split_override
 
 if TYPE_CHECKING:
     from ascend_recipes.lint import ServeCommand
