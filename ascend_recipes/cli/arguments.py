@@ -21,18 +21,20 @@ COMMANDS = {
     "fix": "the smallest change that the rules accept: fix [NAME] recipe=… [--write]",
     "import": "a recipe from scripts with vllm serve: import PATH…",
     "init": "write a starter recipe: init [NAME] model=… hardware=…",
+    "lint": "judge vllm serve commands in scripts, pages and manifests: lint PATH…",
     "schema": "the JSON Schema of recipe files, presets or rows: schema [NAME]",
     "completion": "completion for a shell: bash, zsh, fish",
     "ops": "who performs each operation, what a step costs, and what loads here: ops [recipe=…]",
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
 _WITH_ARGUMENTS = frozenset(
-    {"completion", "diff", "explain", "fix", "import", "init", "patches", "schema", "show"}
+    {"completion", "diff", "explain", "fix", "import", "init", "lint", "patches", "schema", "show"}
 )
 """Commands that take bare words."""
 
 CFG_KINDS = ("job", "hydra", "all")
 TARGETS = ("ours", "vllm-ascend")
+FORMATS = ("human", "json", "sarif")
 INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
 
@@ -50,6 +52,10 @@ class Invocation:
     json: bool = False
     strict: bool = False
     every_recipe: bool = False
+    format: str = "human"
+    """How `lint` prints: one of `FORMATS`."""
+    runtime_version: str = ""
+    """Version that `lint` judges for; empty for the newest of vllm-ascend."""
     write: bool = False
     """Save what `fix` proposes."""
     quiet: bool = False
@@ -104,6 +110,10 @@ def _set_max_tokens(invocation: Invocation, text: str) -> Invocation:
     return replace(invocation, max_tokens=int(text))
 
 
+def _set_format(invocation: Invocation, text: str) -> Invocation:
+    return replace(invocation, format=text, json=invocation.json or text == "json")
+
+
 FLAGS = (
     Flag(
         names=("--json",),
@@ -153,6 +163,19 @@ FLAGS = (
         summary="for import: file to write the recipe to",
         value="FILE",
         apply=lambda invocation, text: replace(invocation, output=text),
+    ),
+    Flag(
+        names=("--format",),
+        summary="for lint: " + ", ".join(FORMATS),
+        value="FORM",
+        choices=FORMATS,
+        apply=_set_format,
+    ),
+    Flag(
+        names=("--runtime-version",),
+        summary="for lint: version of vllm-ascend, or release of vLLM",
+        value="VERSION",
+        apply=lambda invocation, text: replace(invocation, runtime_version=text),
     ),
     Flag(
         names=("--multirun", "-m"),

@@ -154,6 +154,7 @@ COMMANDS: dict[str, Runner] = {
     "fix": _deferred("fixing:run_fix"),
     "import": _deferred("importing:run_import"),
     "init": _deferred("inspecting:run_init"),
+    "lint": _deferred("linting:run_lint"),
     "ops": _deferred("operations:run_operations"),
     "patches": _deferred("patches:run_patches"),
     "schema": _deferred("inspecting:run_schema"),

@@ -11,7 +11,7 @@ from ascend_recipes.lint.arguments import Arguments, split_arguments
 from ascend_recipes.lint.command import Reading, ServeCommand
 from ascend_recipes.lint.files import collect_files, read_files
 from ascend_recipes.lint.names import judge_arguments, judge_variables
-from ascend_recipes.lint.places import place_of
+from ascend_recipes.lint.places import place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import judge_rules
 from ascend_recipes.surface.load import Surface, load_surface
 
@@ -88,7 +88,8 @@ def _judge_command(
     judged.append(JudgedCommand(command, arguments, verdict.unjudged))
     for item in verdict.findings:
         place = place_of(item.at, command, arguments, surface.version)
-        yield replace(item, source=Source(origin=command.file, line=place.line))
+        fix = typed_fix(item.fix, surface.version)
+        yield replace(item, source=Source(origin=command.file, line=place.line), fix=fix)
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator
 
 from ascend_recipes.lint.arguments import Argument, Arguments, key_place
@@ -9,6 +11,8 @@ from ascend_recipes.lint.command import ServeCommand
 from ascend_recipes.lint.source import Place
 from ascend_recipes.rendering.kinds import rows_for
 from ascend_recipes.rendering.table import ADDITIONAL, ROWS
+from ascend_recipes.rendering.words import plain_value
+from ascend_recipes.schema.base import Json
 
 _SECTIONS = {"graph": "--compilation-config", "drafter": "--speculative-config"}
 """Flags that hold what a section says, where the field itself is not written."""
@@ -61,3 +65,34 @@ def _argument_place(target: str, arguments: Arguments) -> Place | None:
 
 def _has(item: Argument, keys: str) -> bool:
     return all(f'"{key}"' in item.values[0].text for key in keys.split("."))
+
+
+def typed_fix(fix: str, version: str) -> str:
+    """A fix for a recipe as it is written in a command; what has no argument stays as it is."""
+    return " ".join(_typed(word, version) for word in fix.split(" "))
+
+
+def _typed(word: str, version: str) -> str:
+    path, equals, text = word.partition("=")
+    value = plain_value(text)
+    if not equals or path.startswith("~"):
+        return word
+    for target in _targets(path, version):
+        row = next((row for row in rows_for(target, version) if row.path == path), None)
+        encoded = row.codec.encode(value) if row is not None else text
+        if encoded is not None:
+            return _written(target, encoded)
+    return word
+
+
+def _written(target: str, value: Json) -> str:
+    """An argument as a shell takes it, keys of JSON as an object."""
+    if target.startswith("$"):
+        return f"export {target.removeprefix('$')}={shlex.quote(str(value))}"
+    flag, *keys = target.split(".")
+    if isinstance(value, bool) and not keys:
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    for key in reversed(keys):
+        value = {key: value}
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"{flag} {shlex.quote(text)}"

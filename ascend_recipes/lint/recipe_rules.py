@@ -24,7 +24,7 @@ from ascend_recipes.rendering.imported import ImportedCommand
 from ascend_recipes.rendering.importing import import_command
 from ascend_recipes.rendering.recipe_tree import recipe_tree
 from ascend_recipes.resolve import look_up
-from ascend_recipes.rules import RULES
+from ascend_recipes.rules import RULES, rendered, surface
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
@@ -64,8 +64,13 @@ _HARMLESS = frozenset(
 """Flags whose values no rule of one process looks at."""
 _FOR_ANY_MODEL = frozenset({"config", "env", "graph", "moe", "net", "pd", "scheduler", "version"})
 """Families that can be judged where the model is unknown; others are about its layers."""
-_ABOUT_NAMES = frozenset({"ascend_recipes.rules.surface", "ascend_recipes.rules.rendered"})
-"""Rules that judge names, which `names.py` does with their lines, or recipes as recipes."""
+_ABOUT_NAMES = (
+    surface.known_arguments,
+    surface.known_keys,
+    surface.known_variables,
+    rendered.arguments_are_stated_once,
+)
+"""Rules about names, which `names.py` judges with their lines, and about recipes as recipes."""
 _TRANSFER = "--kv-transfer-config"
 
 
@@ -234,5 +239,5 @@ def _ask(
 def _rule_findings(recipe: Recipe, registry: Registry) -> Iterator[Finding]:
     view = look_up(recipe, registry, lambda _: None)
     for rule in RULES:
-        if rule.__module__ not in _ABOUT_NAMES:
+        if rule not in _ABOUT_NAMES:
             yield from rule(view)
