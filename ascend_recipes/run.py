@@ -7,13 +7,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from ascend_recipes.errors import ExitCode, Finding, recipe_error
+from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.findings import finding
 from ascend_recipes.launch.arguments import serve_arguments, serve_command
+from ascend_recipes.launch.canary import check_canary
 from ascend_recipes.launch.checkpoint import ensure_checkpoint
+from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.launch.folder import RunFolder, create_run_folder, pasteable
 from ascend_recipes.launch.http import ServerClient
+from ascend_recipes.launch.listener import ServeListener
 from ascend_recipes.launch.preflight import check_machine, server_address
 from ascend_recipes.launch.session import (
     SOLE_PROCESS,
@@ -28,23 +32,9 @@ from ascend_recipes.schema.base import Json
 if TYPE_CHECKING:
     from ascend_recipes.plan import PlannedLaunch
 
-CANARY_SECONDS = 300.0
 GENERATE_SECONDS = 3600.0
 
 GENERATE_MODULE = "ascend_recipes.launch.generate"
-
-
-class ServeListener(StageListener, Protocol):
-    """Shows a serving run to people."""
-
-    def started(self, folder: Path, command: str) -> None:
-        """Announce the run folder and the command that starts vLLM."""
-
-    def serving(self, url: str, model: str, findings: Sequence[Finding]) -> None:
-        """Requests are answered from now on."""
-
-    def ending(self) -> None:
-        """Running requests get time to finish."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +48,38 @@ class Generation:
     findings: tuple[Finding, ...]
 
 
-def run_plan(planned: PlannedLaunch, words: Sequence[str], listener: ServeListener) -> ExitCode:
+def run_plan(
+    planned: PlannedLaunch,
+    words: Sequence[str],
+    listener: ServeListener,
+    *,
+    nodes: Sequence[int] = (),
+) -> ExitCode:
     """Serve a plan until somebody asks to end.
+
+    Args:
+        planned: What to serve; without blockers.
+        words: What was typed, for the record.
+        listener: Told what happens.
+        nodes: Which nodes of the deployment this machine is; empty finds out.
 
     Raises:
         RecipeError: this machine lacks something (exit code 4), or vLLM did not start or did not
             stay up (5). No process is left in either case.
     """
+    if planned.plan.runtime.name == NATIVE:
+        return _run_native(planned, words, listener)
+    # Deferred: what a native run needs not.
+    from ascend_recipes.launch.cluster import run_deployment
+    from ascend_recipes.launch.deployment import find_deployment
+    from ascend_recipes.launch.readiness import check_deployment
+
+    deployment = find_deployment(planned, nodes)
+    listener.warn(check_deployment(deployment))
+    return run_deployment(deployment, create_run_folder(planned, words), listener)
+
+
+def _run_native(planned: PlannedLaunch, words: Sequence[str], listener: ServeListener) -> ExitCode:
     plan = planned.plan
     check_machine(plan, serving=True)
     folder = create_run_folder(planned, words)
@@ -76,7 +91,7 @@ def run_plan(planned: PlannedLaunch, words: Sequence[str], listener: ServeListen
             session.start(_sole_process(folder, serve_command(plan)))
             session.wait_until(client.is_healthy, timeout_s=_patience(planned))
             findings = session.audit()
-            _check_canary(client, folder)
+            check_canary(client, folder.log)
             listener.end()
             session.state.change(status="serving", url=client.url)
             listener.serving(client.url, client.model_name(), findings)
@@ -102,6 +117,10 @@ def generate_once(
         KeyboardInterrupt: somebody asked the launcher to end.
     """
     plan = planned.plan
+    if plan.runtime.name != NATIVE:
+        fix = "ascend-run serve recipe=… runtime=vllm_ascend"
+        item = finding("cluster.serve_only", at="runtime.kind", fix=fix, runtime=plan.runtime.name)
+        raise RecipeError((item,), ExitCode.USAGE)
     check_machine(plan, serving=False)
     folder = create_run_folder(planned, words)
     folder.write_json("prompts.json", {"prompts": list(prompts), "max_tokens": max_tokens})
@@ -138,13 +157,3 @@ def _sole_process(folder: RunFolder, command: Sequence[str]) -> ProcessSpec:
 
 def _patience(planned: PlannedLaunch) -> float:
     return float(planned.resolved.recipe.serving.ready_timeout_s)
-
-
-def _check_canary(client: ServerClient, folder: RunFolder) -> None:
-    if problem := client.canary(timeout_s=CANARY_SECONDS):
-        raise recipe_error(
-            "launch.canary",
-            f"the server is up, but its first completion failed: {problem}",
-            fix=f"the log is in {folder.log}",
-            exit_code=ExitCode.LAUNCH,
-        )

@@ -15,6 +15,9 @@ COMMANDS = {
     "plan": "print what would be started, and why",
     "check": "report findings only",
     "list": "list the recipes",
+    "status": "what runs on this machine: status [RUN]",
+    "logs": "the last lines of a run's logs: logs [RUN] [PROCESS…]",
+    "stop": "end a run, in the reverse order of its start: stop [RUN]",
     "show": "describe a recipe: show NAME",
     "explain": "where a value comes from, and why: explain [KEY]",
     "diff": "what two recipes plan differently: diff A B",
@@ -49,6 +52,8 @@ class Invocation:
     """Free text, exactly as typed."""
     max_tokens: int = 64
     config_dirs: tuple[Path, ...] = ()
+    nodes: tuple[int, ...] = ()
+    """Nodes of a deployment that this machine is; empty finds out."""
     json: bool = False
     strict: bool = False
     every_recipe: bool = False
@@ -114,6 +119,13 @@ def _set_format(invocation: Invocation, text: str) -> Invocation:
     return replace(invocation, format=text, json=invocation.json or text == "json")
 
 
+def _add_node(invocation: Invocation, text: str) -> Invocation:
+    if not (text.isascii() and text.isdigit()):
+        message = f"--node takes the number of a node, not {text!r}"
+        raise _usage("cli.bad_value", message, fix="--node 0")
+    return replace(invocation, nodes=(*invocation.nodes, int(text)))
+
+
 FLAGS = (
     Flag(
         names=("--json",),
@@ -137,6 +149,12 @@ FLAGS = (
         summary="longest answer of generate, in tokens (64)",
         value="N",
         apply=_set_max_tokens,
+    ),
+    Flag(
+        names=("--node",),
+        summary="for serve: which node of the deployment this machine is; repeatable",
+        value="N",
+        apply=_add_node,
     ),
     Flag(
         names=("--vllm",),

@@ -155,10 +155,13 @@ COMMANDS: dict[str, Runner] = {
     "import": _deferred("importing:run_import"),
     "init": _deferred("inspecting:run_init"),
     "lint": _deferred("linting:run_lint"),
+    "logs": _deferred("runs:run_logs"),
     "ops": _deferred("operations:run_operations"),
     "patches": _deferred("patches:run_patches"),
     "schema": _deferred("inspecting:run_schema"),
     "show": _deferred("inspecting:run_show"),
+    "status": _deferred("runs:run_status"),
+    "stop": _deferred("runs:run_stop"),
 }
 
 

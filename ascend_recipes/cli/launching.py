@@ -50,13 +50,17 @@ def serve(invocation: Invocation, output: Output) -> ExitCode:
     """Plan and serve until somebody asks to end."""
     view = ServeView(output)
     planned = _plan(invocation, output, view)
-    code = run_plan(planned, invocation.words, view)
+    code = run_plan(planned, invocation.words, view, nodes=invocation.nodes)
     output.note("ended; no process is left" if code is ExitCode.OK else "the start was interrupted")
     return code
 
 
 class ServeView(StageLine):
     """Stages of a start, then how to talk to the server."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        self._warnings: tuple[Finding, ...] = ()
 
     def started(self, folder: Path, command: str) -> None:
         """Print where the run is recorded."""
@@ -72,12 +76,18 @@ class ServeView(StageLine):
                 "run_folder": str(self._folder),
                 "vllm_command": self._command,
                 "stages": self.seconds,
-                "findings": [item.to_json() for item in findings],
+                "findings": [item.to_json() for item in (*self._warnings, *findings)],
             }
             self._output.document("serve", ExitCode.OK, body)
             return
         self._output.findings(findings)
         self._output.text(_how_to_talk(url, model))
+
+    def warn(self, findings: Sequence[Finding]) -> None:
+        """Print what is doubtful; it stands in the document too."""
+        self._warnings = (*self._warnings, *findings)
+        if not self._output.json:
+            self._output.findings(findings)
 
     def ending(self) -> None:
         """Say that running requests get time to finish."""

@@ -5,6 +5,7 @@ import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,12 +71,28 @@ def create_run_folder(planned: "PlannedLaunch", words: Sequence[str]) -> RunFold
             fix="set ASCEND_RECIPES_CACHE to a folder that you may write",
             exit_code=ExitCode.ENVIRONMENT,
         ) from None
+    _make_findable(path)
     folder = RunFolder(path, child_environment(plan, path / "plan.json", os.environ))
     folder.plan.write_text(plan.to_json(), encoding="utf-8")
     folder.write_json("reasons.json", planned.reasons_json())
-    folder.write_json("env.json", without_secrets(folder.environment))
+    secrets = planned.resolved.recipe.site.secrets
+    folder.write_json("env.json", without_secrets(folder.environment, secrets))
     folder.write_json("words.json", list(words))
     return folder
+
+
+def runs_root() -> Path:
+    """Folder in which every run can be found, wherever its site keeps it."""
+    return cache_root() / "runs"
+
+
+def _make_findable(path: Path) -> None:
+    """A site may keep runs elsewhere; `status` looks in one place."""
+    if path.parent == runs_root():
+        return
+    with suppress(OSError):
+        runs_root().mkdir(parents=True, exist_ok=True)
+        (runs_root() / path.name).symlink_to(path)
 
 
 def pasteable(folder: RunFolder, plan_env: Mapping[str, str], arguments: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from ascend_recipes.launch.link import Link, Message
 
 PROTOCOL = 1
 _CONNECT_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
 _SPEAK_SECONDS = 10.0
 """Time that a new connection may take to say who it is."""
 
@@ -133,15 +134,23 @@ class LeadMeeting:
         for peer in self._peers:
             peer.link.send(**message)
 
-    def all_said(self, what: str, group: str) -> bool:
-        """Whether every other launcher has reported something about a group."""
-        return all((what, group) in peer.said or peer.link.is_lost for peer in self._peers)
-
     def unsaid(self, what: str, group: str) -> tuple[int, ...]:
         """Nodes that have not reported something about a group."""
         return tuple(
             node for peer in self._peers if (what, group) not in peer.said for node in peer.nodes
         )
+
+    def await_said(self, what: str, group: str, *, seconds: float) -> None:
+        """Wait until every other launcher has reported something, or is gone; fail for nobody."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for peer in self._peers:
+                while message := peer.link.take():
+                    self._note(peer, message)
+            waited_for = (peer for peer in self._peers if not peer.link.is_lost)
+            if all((what, group) in peer.said for peer in waited_for):
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def close_down(self) -> None:
         """From now on others may hang up."""
@@ -179,10 +188,13 @@ class LeadMeeting:
             )
         self._missing -= set(numbers)
 
-    def _hear(self, peer: Peer, message: Message) -> None:
+    def _note(self, peer: Peer, message: Message) -> None:
         for what in ("ready", "ended"):
             if isinstance(group := message.get(what), str):
                 peer.said.add((what, group))
+
+    def _hear(self, peer: Peer, message: Message) -> None:
+        self._note(peer, message)
         if reason := message.get("failed"):
             node = _numbers(peer.nodes)
             raise _refusal(finding("cluster.peer_failed", node=node, reason=str(reason)))

@@ -33,7 +33,7 @@ def deployment_ranges(members: Sequence[Member], addresses: Sequence[str]) -> tu
             key = (item.machine, item.owner)
             ranges[key] = ranges[key].joined(item) if key in ranges else item
         if _draws(member):
-            drawing[machine] += _local_ranks(member)[1] * _width(member)
+            drawing[machine] += local_ranks(member)[1] * width_of(member)
     # Each process draws from the ports of all dies of its machine.
     drawn = (
         PortRange(
@@ -107,9 +107,9 @@ def _leads(member: Member, flag: str, machine: str) -> bool:
 
 def _transfer_ranges(member: Member, machine: str) -> Iterator[PortRange]:
     """Connector ports: one a worker, from kv_port on (vllm-ascend mooncake_connector.py:2112)."""
-    first_rank, ranks = _local_ranks(member)
-    width = _width(member)
-    for connector in _connectors(member):
+    first_rank, ranks = local_ranks(member)
+    width = width_of(member)
+    for connector in connectors_of(member):
         port = connector.get("kv_port")
         if port is not None:
             at = f"roles.{member.command.role}.transfer.port"
@@ -117,7 +117,7 @@ def _transfer_ranges(member: Member, machine: str) -> Iterator[PortRange]:
             yield PortRange(machine, int(port) + first_rank * width, ranks * width, owner, at)
 
 
-def _local_ranks(member: Member) -> tuple[int, int]:
+def local_ranks(member: Member) -> tuple[int, int]:
     """First data-parallel rank of a process, and how many it holds."""
     argv, rank = member.command.argv, member.command.rank
     if rank is not None:
@@ -126,18 +126,18 @@ def _local_ranks(member: Member) -> tuple[int, int]:
     return int(flag_value(argv, "--data-parallel-start-rank") or 0), int(local)
 
 
-def _width(member: Member) -> int:
+def width_of(member: Member) -> int:
     """Workers of one data-parallel rank."""
     return _size(member, "--tensor-parallel-size") * _size(member, "--pipeline-parallel-size")
 
 
 def _draws(member: Member) -> bool:
     """Whether caches go by Mooncake's direct transport."""
-    names = (str(item.get("kv_connector", "")) for item in _connectors(member))
+    names = (str(item.get("kv_connector", "")) for item in connectors_of(member))
     return any(name.startswith(_DIRECT_TRANSPORT) and _STORE not in name for name in names)
 
 
-def _connectors(member: Member) -> Iterator[dict[str, Any]]:
+def connectors_of(member: Member) -> Iterator[dict[str, Any]]:
     """The connector, or those inside one that combines several."""
     config = json.loads(flag_value(member.command.argv, "--kv-transfer-config") or "{}")
     inner = config.get("kv_connector_extra_config", {}).get("connectors", [])

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.findings import finding
 from ascend_recipes.launch.audit import world_size
 from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.operations_table import abi_findings
@@ -37,7 +38,7 @@ def check_machine(plan: LaunchPlan, *, serving: bool) -> None:
     if not missing:
         findings.extend(abi_findings(plan, load_registry()))
     if plan.scale == "real":
-        findings.extend(_checkpoint(plan))
+        findings.extend(checkpoint_findings(plan))
     if serving:
         findings.extend(_port(plan))
     if findings:
@@ -55,11 +56,7 @@ def server_address(plan: LaunchPlan) -> tuple[str, int]:
 def _topology(plan: LaunchPlan) -> Iterator[Finding]:
     roles = ", ".join(f"{role.name} on {role.nodes} node(s)" for role in plan.roles)
     if len(plan.roles) > 1 or plan.roles[0].nodes > 1:
-        yield Finding(
-            id="launch.many_nodes",
-            message=f"this command starts one node; the plan has {roles}",
-            fix="ascend-run plan shows what each role and node needs",
-        )
+        yield finding("cluster.native_one_node", roles=roles)
 
 
 def _packages(plan: LaunchPlan) -> Iterator[Finding]:
@@ -112,7 +109,8 @@ def num_npus(devices: Path = Path("/dev")) -> int:
     return len(present & {f"davinci{number.strip()}" for number in visible.split(",")})
 
 
-def _checkpoint(plan: LaunchPlan) -> Iterator[Finding]:
+def checkpoint_findings(plan: LaunchPlan) -> Iterator[Finding]:
+    """Errors about the folder of the weights: absent, unreadable, or of another model."""
     folder = Path(plan.model.checkpoint)
     config = folder / "config.json"
     if not config.is_file():
@@ -144,10 +142,10 @@ def _checkpoint(plan: LaunchPlan) -> Iterator[Finding]:
 
 def _port(plan: LaunchPlan) -> Iterator[Finding]:
     host, port = server_address(plan)
-    if _is_free(host, port):
+    if is_free(host, port):
         return
     others = range(port + 1, min(port + _PORTS_TO_TRY, 65536))
-    free = next((other for other in others if _is_free(host, other)), None)
+    free = next((other for other in others if is_free(host, other)), None)
     yield Finding(
         id="environment.port_in_use",
         message=f"another program listens on {host}:{port}",
@@ -156,7 +154,8 @@ def _port(plan: LaunchPlan) -> Iterator[Finding]:
     )
 
 
-def _is_free(host: str, port: int) -> bool:
+def is_free(host: str, port: int) -> bool:
+    """Whether a port can be bound now."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         # As the server does, so that a port in TIME_WAIT counts as free.

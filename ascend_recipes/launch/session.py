@@ -17,7 +17,7 @@ from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.launch.folder import RunFolder
 from ascend_recipes.launch.process import ProcessTree, end_together, is_running, start_tree
 from ascend_recipes.launch.stages import LogWatcher, StageListener
-from ascend_recipes.launch.state import ProcessState, StateFile, identity_of
+from ascend_recipes.launch.state import RUN_VARIABLE, ProcessState, StateFile, identity_of
 from ascend_recipes.receipts import Receipt
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import LaunchPlan
@@ -71,6 +71,7 @@ class Session:
         *,
         listener: StageListener,
         check: Callable[[], None] = lambda: None,
+        nodes: tuple[int, ...] = (0,),
     ) -> None:
         """Nothing is started yet.
 
@@ -79,12 +80,15 @@ class Session:
             folder: Where the run is recorded.
             listener: Shows stages to people.
             check: Called at every look; raises where something outside ends the run.
+            nodes: Machines of the deployment that this run holds.
         """
         self._plan = plan
         self._folder = folder
         self._listener = listener
         self._check = check
+        self._nodes = nodes
         self._stop: signal.Signals | None = None
+        self._requests = 0
         self._previous: dict[signal.Signals, _Handler] = {}
         self._patience_s = _ABORT_PATIENCE_SECONDS
         self._running: list[Running] = []
@@ -96,6 +100,7 @@ class Session:
             self._previous[number] = signal.signal(number, self._request_stop)
         plan = self._plan
         self.state = StateFile(self._folder.path, recipe=plan.recipe, digest=plan.digest)
+        self.state.change(nodes=self._nodes)
         return self
 
     def __exit__(
@@ -107,6 +112,8 @@ class Session:
         if error is not None:
             self._listener.abandon()
         failed = isinstance(error, RecipeError)
+        if failed:
+            self._patience_s = _ABORT_PATIENCE_SECONDS
         self.state.change(status="ending", message=str(error) if failed else "")
         for group in self.groups:
             self.end(group)
@@ -126,7 +133,8 @@ class Session:
 
     def start(self, spec: ProcessSpec, listener: StageListener | None = None) -> None:
         """Start a process; its log is watched from now on."""
-        tree = start_tree(spec.command, spec.environment, spec.log)
+        environment = {**spec.environment, RUN_VARIABLE: str(self._folder.path.resolve())}
+        tree = start_tree(spec.command, environment, spec.log)
         self._running.append(Running(spec, tree, LogWatcher(spec.log, listener or self._listener)))
         identity, log = identity_of(tree.pid), spec.log.relative_to(self._folder.path).as_posix()
         self.state.add(ProcessState(name=spec.name, identity=identity, log=log, port=spec.port))
@@ -160,7 +168,7 @@ class Session:
             if ended:
                 raise self._failure(ended)
             if time.monotonic() > deadline:
-                raise self._overdue(waiting_for(), timeout_s)
+                raise self.overdue(waiting_for(), timeout_s)
             time.sleep(POLL_SECONDS)
 
     def wait_for_end(self, *, timeout_s: float) -> None:
@@ -174,7 +182,7 @@ class Session:
         while (ended := self._first_ended()) is None:
             self.poll()
             if time.monotonic() > deadline:
-                raise self._overdue("vLLM", timeout_s)
+                raise self.overdue("vLLM", timeout_s)
             time.sleep(POLL_SECONDS)
         if ended.tree.returncode != 0:
             raise self._failure(ended)
@@ -199,20 +207,32 @@ class Session:
         Raises:
             RecipeError: a server ended by itself or lost a process (exit code 5).
         """
-        # From here on an end is orderly: running requests are drained.
-        self._patience_s = _END_PATIENCE_SECONDS
+        self.drain()
         try:
             while True:
                 self.poll()
-                self._check_members()
-                if ended := self._first_ended():
-                    raise self._failure(ended)
+                self.check_running()
                 time.sleep(POLL_SECONDS)
         except StopRequestedError:
             return
-        except RecipeError:
-            self._patience_s = _ABORT_PATIENCE_SECONDS
-            raise
+
+    def check_running(self) -> None:
+        """Nothing may have ended by itself.
+
+        Raises:
+            RecipeError: a process did, or a worker below it (exit code 5).
+        """
+        self._check_members()
+        if ended := self._first_ended():
+            raise self._failure(ended)
+
+    def drain(self) -> None:
+        """From now on an end is orderly: running requests are drained."""
+        self._patience_s = _END_PATIENCE_SECONDS
+
+    def accept_stop(self) -> None:
+        """The request to end was heard; a second one still ends everything at once."""
+        self._stop = None
 
     def poll(self) -> None:
         """Take note of what happened since the last look.
@@ -227,8 +247,16 @@ class Session:
             with suppress(FileNotFoundError):
                 item.watcher.poll()
 
+    def overdue(self, who: str, seconds: float) -> RecipeError:
+        """The error of processes, named one after another, that took too long."""
+        slow = next((item for item in self._running if item.spec.name in who), None)
+        stage = f" (stage {slow.watcher.stage})" if slow else ""
+        message = f"{who} was not ready after {seconds:.0f} s{stage}"
+        return _launch_error("launch.timeout", message, slow.spec.log if slow else self._folder.log)
+
     def _request_stop(self, number: int, _frame: FrameType | None) -> None:
-        if self._stop is not None:
+        self._requests += 1
+        if self._requests > 1:
             # Asked twice: whoever asks is out of patience.
             for item in self._running:
                 item.tree.kill()
@@ -261,12 +289,6 @@ class Session:
         who = "the engine core" if receipt.rank is None else f"the worker of rank {receipt.rank}"
         message = f"{who} (process {receipt.pid}) ended without being asked; vLLM was stopped"
         return _launch_error("launch.process_lost", message, self._folder.log)
-
-    def _overdue(self, who: str, seconds: float) -> RecipeError:
-        slow = next((item for item in self._running if item.spec.name in who), None)
-        stage = f" (stage {slow.watcher.stage})" if slow else ""
-        message = f"{who} was not ready after {seconds:.0f} s{stage}"
-        return _launch_error("launch.timeout", message, slow.spec.log if slow else self._folder.log)
 
 
 def _matters(receipt: Receipt) -> bool:

@@ -17,6 +17,8 @@ from ascend_recipes.launch.process import find_process, is_running
 from ascend_recipes.schema.base import Spec
 
 STATE_FILE = "state.json"
+RUN_VARIABLE = "ASCEND_RECIPES_RUN"
+"""Variable of every process of a run: its folder. Whoever inherits it belongs to the run."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 RunStatus = Literal["starting", "serving", "ending", "ended", "failed"]

@@ -14,12 +14,6 @@ def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
         missing = tuple(_missing_implementations(resolved))
         yield from missing or _slow_operations(resolved)
         yield from _missing_evidence(resolved)
-    else:
-        yield finding(
-            "runtime.not_rendered",
-            at="runtime.kind",
-            fix=f"ascend-run plan recipe={resolved.recipe.name} runtime=vllm_ascend",
-        )
 
 
 def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:

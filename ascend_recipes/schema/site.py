@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from ascend_recipes.schema.base import Name, Spec
 
@@ -56,8 +56,12 @@ class SiteSpec(Spec):
     """Interface for collectives between nodes."""
     node_addresses: tuple[str, ...] = ()
     """Address of each node: prefill instances first, then decode; the first one leads."""
+    device_memory_gib: PositiveFloat | None = None
+    """Memory of a die where it is less than the generation's usual; none takes the hardware row."""
     device_ids: tuple[int, ...] = ()
     """Dies to use on this node; empty takes them in order."""
+    device_folder: str = "/dev"
+    """Folder in which the driver shows the dies of a node, as `davinci0` and so on."""
     port_base: int = Field(default=13000, ge=1024, le=60000)
     """First of the ports that processes use among themselves; launchers meet at it."""
     router: Literal["auto", "vllm_router", "minimal"] = "auto"

@@ -206,7 +206,7 @@ def test_another_vllm_version(tiny):
 
 def test_many_nodes_are_refused(plan):
     findings, _ = refusal(plan("recipe=deepseek_v4_a3_pd").plan)
-    assert "prefill" in findings["launch.many_nodes"].message
+    assert "prefill" in findings["cluster.native_one_node"].message
 
 
 # --- receipts -------------------------------------------------------------------------------------

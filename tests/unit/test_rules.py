@@ -47,8 +47,8 @@ def test_emulation_needs_no_verified_run(plan):
     assert plan("scale=tiny", "device=emulated").blockers == ()
 
 
-def test_vllm_ascend_is_planned_but_not_launched(plan):
-    assert [item.id for item in plan("runtime=vllm_ascend").blockers] == ["runtime.not_rendered"]
+def test_vllm_ascend_needs_no_verified_run(plan):
+    assert plan("runtime=vllm_ascend").blockers == ()
 
 
 def test_accepting_the_risk_unblocks(plan):
