@@ -88,8 +88,8 @@ def fused_results_stay_right(resolved: ResolvedRecipe) -> Iterator[Finding]:
     fused, recipe = options.fused_communication(resolved), resolved.recipe
     if fused is None or "fused_mc2" not in resolved.hardware.capabilities:
         return
-    mixed = "serve" in recipe.roles and not options.recompute_scheduling(resolved)
-    if "recurrent_state" in resolved.model.traits and recipe.parallel.dp > 1 and mixed:
+    alone = "serve" in recipe.roles and recipe.nodes == 1
+    if "recurrent_state" in resolved.model.traits and recipe.parallel.dp > 1 and alone:
         yield finding("moe.fused_recompute", at=fused.at, fix=options.off(fused))
     if pool := options.pooled_cache(resolved):
         yield finding("moe.fused_mc2_pool", at=fused.at, fix=options.off(fused), connector=pool)

@@ -18,6 +18,9 @@ KEYS = "runtime.additional_config"
 POOLS = ("AscendStoreConnector", "MooncakeConnectorStoreV1", "UCMConnector")
 """Connectors of shared pools (distributed/kv_transfer/__init__.py)."""
 
+NO_CARRIERS = ("MultiConnector", *POOLS)
+"""Connectors that themselves move nothing from prefill to decode."""
+
 _SCHEDULER_ALIASES = frozenset(
     {
         "enable_balance_scheduling",

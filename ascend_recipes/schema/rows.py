@@ -185,6 +185,8 @@ class RuntimeRow(FactRow):
     hardware: tuple[Name, ...]
     refused: dict[Name, tuple[str, ...]] = Field(default_factory=dict)
     """Option -> beginnings of architecture names for which the runtime refuses it."""
+    connectors: tuple[str, ...] = ()
+    """Names of the connectors that move or keep caches; none where we do not know them."""
 
 
 class ProviderRow(FactRow):
