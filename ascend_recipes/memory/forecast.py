@@ -84,7 +84,7 @@ def forecast(
     """
     pools = pools or {name: cache_pool(view, name) for name in RUNTIMES}
     recipe = view.recipe
-    device = view.hardware.memory_gib * 2**30
+    device = int((recipe.site.device_memory_gib or view.hardware.memory_gib) * 2**30)
     budget = int(device * recipe.cache.memory_fraction)
     weights, ranges = plan_weights(view, files), overheads(view)
     left = budget - weights.device_bytes

@@ -1,7 +1,7 @@
 """What memory planning needs to know of one role of a deployment."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ascend_recipes.resolve import ResolvedRecipe, state_dtype
 from ascend_recipes.schema.base import Json
@@ -84,30 +84,39 @@ class RoleView:
 
 def role_views(resolved: ResolvedRecipe) -> tuple[RoleView, ...]:
     """Every role of a deployment."""
-    config = _whole_config(resolved)
-    layers = _layer_counts(resolved, config)
-    size = resolved.checkpoint.size_gb
-    split = tuple(_whole(config, name) for name in resolved.model.heads_split)
+    whole = role_view(resolved)
     views = []
     for role in sorted(resolved.recipe.roles):
         recipe = resolved.recipe if role == "serve" else role_recipe(resolved.recipe, role)
         kind = recipe.drafter.kind
-        real = recipe.scale.kind == "real"
-        view = RoleView(
+        view = replace(
+            whole,
             role=role,
             recipe=recipe,
-            config=config,
-            layers=layers,
-            traits=frozenset(resolved.model.traits),
-            hardware=resolved.hardware,
-            split_sizes=split,
             drafter=resolved.model.drafters.get(kind),
-            published_bytes=int(size * 1e9) if size and real else None,
-            format=resolved.checkpoint.format,
             drafter_inside=kind in resolved.checkpoint.drafters,
         )
         views.append(view)
     return tuple(views)
+
+
+def role_view(resolved: ResolvedRecipe) -> RoleView:
+    """The recipe as it is, for a deployment of one role or a recipe whose role is merged."""
+    config = _whole_config(resolved)
+    size, kind = resolved.checkpoint.size_gb, resolved.recipe.drafter.kind
+    return RoleView(
+        role="serve",
+        recipe=resolved.recipe,
+        config=config,
+        layers=_layer_counts(resolved, config),
+        traits=frozenset(resolved.model.traits),
+        hardware=resolved.hardware,
+        split_sizes=tuple(_whole(config, name) for name in resolved.model.heads_split),
+        drafter=resolved.model.drafters.get(kind),
+        published_bytes=int(size * 1e9) if size and resolved.recipe.scale.kind == "real" else None,
+        format=resolved.checkpoint.format,
+        drafter_inside=kind in resolved.checkpoint.drafters,
+    )
 
 
 def _whole(config: Mapping[str, Json], field: str) -> int:

@@ -171,6 +171,7 @@ def _traits(config: Config, layers: Mapping[str, int], published: Config) -> lis
         "gated_delta_net": "linear_num_value_heads" in config,
         "recurrent_state": len(layers) > 1 and "compress_ratios" not in config,
         "vision": "vision_config" in published,
+        "encoder_decoder": published.get("is_encoder_decoder") is True,
     }
     kinds = [kind for kind in layers if kind.endswith("_delta_attention")]
     return [name for name, holds in present.items() if holds] + kinds

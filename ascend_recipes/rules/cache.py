@@ -2,10 +2,20 @@
 
 from collections.abc import Iterator
 
-from ascend_recipes.errors import Finding
+from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
-from ascend_recipes.planning.cache import unified_block_size
-from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.memory.hybrid import hybrid_pages
+from ascend_recipes.planning.cache import kv_dtype, unified_block_size
+from ascend_recipes.planning.degrees import divisors
+from ascend_recipes.resolve import ResolvedRecipe, state_dtype
+from ascend_recipes.rules.holding import holds
+from ascend_recipes.rules.options import (
+    argument,
+    pooled_cache,
+    removed,
+    switched_on,
+    transfer,
+)
 
 _CACHE_OF_ATTENTION = {
     "full": "paged",
@@ -35,13 +45,18 @@ def kind_matches_attention(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 
 def block_size_fits_kernel(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """Every attention backend's kernels accept the block size."""
+    """Every attention backend's kernels accept the block size.
+
+    vllm-ascend puts 128 in the place of other sizes, except where caches are of several kinds.
+    """
     size = resolved.recipe.cache.block_size
     for key in sorted(set(resolved.backends.values())):
         legal = resolved.registry.backends[key].block_sizes
         if legal and size not in legal:
+            replaced = resolved.recipe.runtime.kind == "vllm_ascend" and legal == (128,)
             yield finding(
                 "cache.block_size",
+                severity=Severity.WARNING if replaced else None,
                 at="cache.block_size",
                 fix=f"cache.block_size={min(legal, key=lambda n: abs(n - size))}",
                 backend=key,
@@ -96,3 +111,96 @@ def decode_batch_fits_step(resolved: ResolvedRecipe) -> Iterator[Finding]:
             batch=batch,
             step=step,
         )
+
+
+@holds("vllm_ascend")
+def state_pages_are_equal(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """vllm-ascend lays recurrent states over keys: both must take the same bytes of a block."""
+    recipe = resolved.recipe
+    if recipe.cache.kind != "hybrid" or "state_cache" not in resolved.traits:
+        return
+    if recipe.hardware == "310p" or not _heads_split(resolved, recipe.parallel.tp):
+        return
+    if not _pages_match(resolved, recipe.parallel.tp):
+        legal = [n for n in divisors(recipe.parallel.tp) if n < recipe.parallel.tp]
+        fitting = [n for n in legal if _heads_split(resolved, n) and _pages_match(resolved, n)]
+        yield finding(
+            "cache.state_pages",
+            at="parallel.tp",
+            fix=f"parallel.tp={max(fitting)}" if fitting else "",
+            tp=recipe.parallel.tp,
+        )
+
+
+def prefixes_can_be_found(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A cached prefix ends where a block of every group ends; shorter prompts never hit."""
+    recipe = resolved.recipe
+    if not recipe.cache.prefix_caching or recipe.cache.kind == "paged":
+        return
+    from ascend_recipes.memory.caches import alignment_tokens, cache_pool
+    from ascend_recipes.memory.views import role_view
+
+    view = role_view(resolved)
+    try:
+        alignment = alignment_tokens(view, cache_pool(view, recipe.runtime.kind))
+    except KeyError:
+        return
+    length = recipe.scheduler.max_model_len
+    if alignment is not None and alignment >= length:
+        at = "cache.prefix_caching"
+        yield finding(
+            "cache.prefix_min", at=at, fix=f"{at}=false", alignment=alignment, length=length
+        )
+
+
+def caches_keep_their_kinds(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Without the manager of several kinds every layer's cache is as large as the largest."""
+    recipe = resolved.recipe
+    at = "extra_args.disable_hybrid_kv_cache_manager"
+    stated = argument(resolved, "disable_hybrid_kv_cache_manager")
+    if recipe.cache.kind == "paged":
+        return
+    if switched_on(stated):
+        yield finding("cache.uniform", at=at, fix=f"{at}=false", kind=recipe.cache.kind)
+    elif stated is None and "serve" in recipe.roles and transfer(resolved):
+        yield finding("cache.hybrid_manager", at=at, fix=f"{at}=false", kind=recipe.cache.kind)
+
+
+def pooled_states_are_aligned(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A pool of caches finds recurrent states at block boundaries only."""
+    recipe = resolved.recipe
+    if recipe.cache.kind != "hybrid" or not pooled_cache(resolved):
+        return
+    if "state_cache" in resolved.traits and not recipe.cache.prefix_caching:
+        at = "cache.prefix_caching"
+        yield finding("cache.pool_states", at=at, fix=f"{at}=true cache.state_mode=align")
+
+
+@holds("vllm_ascend")
+def cache_dtype_is_read(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """With an indexer the engine sets the cache's dtype itself."""
+    stated = argument(resolved, "kv_cache_dtype")
+    if stated is None or "lightning_indexer" not in resolved.model.traits:
+        return
+    if stated.value not in ("auto", resolved.recipe.checkpoint.dtype):
+        fix = removed(stated.at)
+        yield finding("cache.dtype_ignored", at=stated.at, fix=fix, stated=stated.value)
+
+
+def _pages_match(resolved: ResolvedRecipe, tp: int) -> bool:
+    recipe, drafter = resolved.recipe, resolved.recipe.drafter
+    pages = hybrid_pages(
+        resolved.config,
+        tp=tp,
+        kernel_block=recipe.cache.block_size,
+        model_dtype=kv_dtype(resolved),
+        state_dtype=state_dtype(recipe, resolved.config),
+        num_draft_tokens=0 if drafter.kind == "none" else drafter.num_draft_tokens,
+    )
+    block = pages.overlaid_block(recipe.cache.block_size)
+    return pages.key_bytes * block == pages.recurrent_bytes
+
+
+def _heads_split(resolved: ResolvedRecipe, tp: int) -> bool:
+    sizes = [resolved.config[field] for field in resolved.model.heads_split]
+    return all(isinstance(size, int) and size % tp == 0 for size in sizes)

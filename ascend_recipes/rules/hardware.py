@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.holding import holds
+from ascend_recipes.rules.options import removed, variable
 
 
 def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -149,6 +151,27 @@ def reference_operations(resolved: ResolvedRecipe) -> Iterator[Finding]:
                 fix=f"allow_reference=[{','.join((*recipe.allow_reference, name))}]",
                 operation=name,
             )
+
+
+@holds("vllm_ascend")
+def settings_are_of_the_generation(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Settings that other generations read are copied to 310P, where nothing answers to them."""
+    if resolved.recipe.hardware != "310p":
+        return
+    for name in _NOT_ON_310P:
+        found = variable(resolved, name)
+        if found is not None and found.on:
+            yield finding("hardware.variant", at=found.at, fix=removed(found.at), setting=name)
+    if resolved.recipe.parallel.ep and "moe" in resolved.model.traits:
+        yield finding("hardware.experts_310p", at="parallel.ep", fix="parallel.ep=false")
+
+
+_NOT_ON_310P = (
+    "HCCL_OP_EXPANSION_MODE",
+    "VLLM_ASCEND_ENABLE_FLASHCOMM1",
+    "VLLM_ASCEND_ENABLE_MLAPO",
+    "VLLM_ASCEND_ENABLE_FUSED_MC2",
+)
 
 
 def missing_backends(resolved: ResolvedRecipe) -> list[str]:

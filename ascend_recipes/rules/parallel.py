@@ -1,4 +1,4 @@
-"""Rules about parallel axes."""
+"""Rules about parallel axes; context and fine-grained axes stand in `parallel_groups`."""
 
 from collections.abc import Iterator
 from math import gcd
@@ -6,6 +6,8 @@ from math import gcd
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.holding import holds
+from ascend_recipes.rules.options import argument, key, switched_on, variable
 
 
 def heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -24,6 +26,26 @@ def heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
                 tp=tp,
                 legal=legal,
             )
+
+
+def key_value_heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Key-value heads are split evenly, or every one is copied the same number of times."""
+    tp, heads = resolved.recipe.parallel.tp, resolved.config.get("num_key_value_heads")
+    grouped = "full_attention" in {layer.kind for layer in resolved.model.layers}
+    if not grouped or not isinstance(heads, int) or max(tp, heads) % min(tp, heads) == 0:
+        return
+    legal = [
+        n
+        for n in _divisors(gcd(*(_int(resolved, field) for field in resolved.model.heads_split)))
+        if n < tp and max(n, heads) % min(n, heads) == 0
+    ]
+    yield finding(
+        "parallel.kv_heads",
+        at="parallel.tp",
+        fix=f"parallel.tp={max(legal, default=1)}",
+        heads=heads,
+        tp=tp,
+    )
 
 
 def world_fits_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -46,6 +68,24 @@ def world_fits_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
+def cards_are_not_dies(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """As many dies as there are cards, where a card has two: half of the machine stays idle."""
+    recipe, row = resolved.recipe, resolved.hardware
+    world = recipe.parallel.world_size
+    cards = row.cards_per_node * recipe.nodes
+    spread = recipe.parallel.ep and recipe.parallel.tp * recipe.parallel.dp == world
+    alone = "serve" in recipe.roles and not recipe.site.device_ids
+    if row.dies_per_card > 1 and world == cards and spread and alone:
+        yield finding(
+            "hardware.card_die",
+            at="parallel.tp",
+            cards=cards,
+            per_card=row.dies_per_card,
+            dies=cards * row.dies_per_card,
+            hardware=recipe.hardware,
+        )
+
+
 def experts_exist(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Expert parallelism needs experts."""
     if resolved.recipe.parallel.ep and "moe" not in resolved.model.traits:
@@ -55,6 +95,67 @@ def experts_exist(resolved: ResolvedRecipe) -> Iterator[Finding]:
             fix="parallel.ep=false",
             model=resolved.recipe.model,
         )
+
+
+def stages_hold_layers(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Every pipeline stage has a layer, and a listed partition is one."""
+    parallel = resolved.recipe.parallel
+    layers = _int(resolved, "num_hidden_layers")
+    if parallel.pp > layers:
+        yield finding(
+            "parallel.too_many_stages",
+            at="parallel.pp",
+            fix=f"parallel.pp={layers}",
+            pp=parallel.pp,
+            layers=layers,
+        )
+    listed = parallel.pp_layers
+    if listed and (len(listed) != parallel.pp or sum(listed) != layers):
+        yield finding(
+            "parallel.stage_layers",
+            at="parallel.pp_layers",
+            fix="parallel.pp_layers=[]",
+            listed=listed,
+            pp=parallel.pp,
+            layers=layers,
+        )
+
+
+@holds("vllm_ascend")
+def sequence_parallel_has_ranks(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Sequence parallelism splits over tensor parallelism; experts must be spread."""
+    recipe = resolved.recipe
+    old = switched_on(
+        key(resolved, "enable_flashcomm1"), variable(resolved, "VLLM_ASCEND_ENABLE_FLASHCOMM1")
+    )
+    other = switched_on(argument(resolved, "enable_sp")) or switched_on(
+        argument(resolved, "compilation_config.pass_config.enable_sp")
+    )
+    at = "parallel.sequence" if recipe.parallel.sequence else ""
+    at = at or next((item.at for item in (old, other) if item is not None), "")
+    if not at:
+        return
+    if recipe.parallel.tp == 1:
+        yield finding("parallel.sp_alone", at=at, fix=f"{at}={_off(at)}")
+    elif "moe" in resolved.model.traits and not recipe.parallel.ep:
+        yield finding("parallel.sp_experts", at=at, fix="parallel.ep=true")
+
+
+@holds("vllm_ascend")
+def prefill_context_is_whole(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Prefill context parallelism belongs to the second model runner."""
+    size = argument(resolved, "prefill_context_parallel_size")
+    second = switched_on(variable(resolved, "VLLM_USE_V2_MODEL_RUNNER"))
+    if size is None or not isinstance(size.value, int) or size.value <= 1:
+        return
+    if second is None:
+        yield finding("parallel.pcp", at=size.at, fix=f"{size.at}=1", size=size.value)
+    elif resolved.recipe.parallel.dcp > 1:
+        yield finding("parallel.pcp_dcp", at=size.at, fix=f"{size.at}=1")
+
+
+def _off(path: str) -> str:
+    return "0" if path.startswith("env.") else "false"
 
 
 def _int(resolved: ResolvedRecipe, field: str) -> int:

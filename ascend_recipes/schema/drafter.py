@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.base import Count, Spec
 
 
 class NoDrafterSpec(Spec):
@@ -17,8 +17,8 @@ class MtpDrafterSpec(Spec):
     """The multi-token-prediction layers of the checkpoint propose tokens one after another."""
 
     kind: Literal["mtp"]
-    num_draft_tokens: Annotated[int, Field(ge=1, le=15)]
-    """Tokens proposed per step; the verifier sees one more. At most 15: 16 queries per request."""
+    num_draft_tokens: Count
+    """Tokens proposed per step; the verifier sees one more. Rules know the most."""
     graph: bool = False
     """Capture the drafter in graphs too."""
 
@@ -27,7 +27,7 @@ class DsparkDrafterSpec(Spec):
     """A parallel block drafter that reads hidden states of several target layers."""
 
     kind: Literal["dspark"]
-    num_draft_tokens: Annotated[int, Field(ge=1, le=15)]
+    num_draft_tokens: Count
     """Tokens proposed per step."""
     graph: bool = False
     """Capture the drafter in graphs too."""

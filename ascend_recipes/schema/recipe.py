@@ -71,7 +71,7 @@ class Because(Spec):
     """A reasoned exception: silences one warning of our rules."""
 
     finding: Annotated[str, Field(pattern=r"^[a-z_]+\.[a-z0-9_]+$")]
-    """Id of the warning, for example `graph.largest_batch_uncaptured`."""
+    """Id of the warning, for example `graph.off_stride`."""
     reason: str
     """Why the value shall stay although a rule warns."""
     source: str

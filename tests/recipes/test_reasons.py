@@ -28,21 +28,21 @@ def refused(call, text: str, *words: str) -> set[str]:
 
 
 def test_without_a_reason_the_rule_warns(recipe):
-    assert [item.id for item in recipe(SMALL).findings] == ["graph.largest_batch_uncaptured"]
+    assert [item.id for item in recipe(SMALL).findings] == ["graph.off_stride"]
 
 
 def test_a_reason_silences_its_warning(recipe):
-    assert recipe(SMALL + REASON.format("graph.largest_batch_uncaptured")).findings == ()
+    assert recipe(SMALL + REASON.format("graph.off_stride")).findings == ()
 
 
 def test_a_reason_leaves_other_warnings_alone(recipe):
     text = SMALL + "scheduler: {max_num_batched_tokens: 16}\ncache: {prefix_caching: false}\n"
-    found = recipe(text + REASON.format("graph.largest_batch_uncaptured")).findings
+    found = recipe(text + REASON.format("graph.off_stride")).findings
     assert [item.id for item in found] == ["scheduler.decode_batch_exceeds_step"]
 
 
 def test_an_idle_reason_is_refused(recipe):
-    assert refused(recipe, REASON.format("graph.largest_batch_uncaptured")) == {"because.unused"}
+    assert refused(recipe, REASON.format("graph.off_stride")) == {"because.unused"}
 
 
 def test_no_reason_makes_an_error_right(recipe):
@@ -51,7 +51,7 @@ def test_no_reason_makes_an_error_right(recipe):
 
 
 def test_a_reason_may_become_idle_by_an_override(recipe):
-    text = SMALL + REASON.format("graph.largest_batch_uncaptured")
+    text = SMALL + REASON.format("graph.off_stride")
     assert recipe(text, "graph=none").findings == ()
 
 

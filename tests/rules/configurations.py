@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
+from ascend_recipes.words import fit_for_hydra
 from ascend_recipes.compose import compose_recipe
 from ascend_recipes.errors import Finding, RecipeError, Severity
 from ascend_recipes.plan import plan_launch
@@ -91,7 +92,7 @@ def _resolve(
     words: tuple[str, ...], dirs: tuple[Path, ...], installed: Mapping[str, str] | None
 ) -> tuple[Finding, ...]:
     try:
-        composition = compose_recipe(words, dirs)
+        composition = compose_recipe([fit_for_hydra(word) for word in words], dirs)
         recipe = validate_recipe(composition)
         resolved = resolve_recipe(recipe, load_registry(dirs), composition.source)
     except RecipeError as error:

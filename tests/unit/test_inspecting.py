@@ -76,7 +76,7 @@ def test_show_tells_hardware_layout_sources_and_what_runs(run, document):
 
 def test_show_prints_the_reasons_for_what_rules_warn_about(document):
     tree = document("show", "qwen3_5_27b_w8a8_310p")
-    assert tree["exceptions"][0].startswith("graph.largest_batch_uncaptured: ")
+    assert tree["exceptions"][0].startswith("graph.off_stride: ")
 
 
 def test_diff_lists_what_differs_and_only_that(document):
