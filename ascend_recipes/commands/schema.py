@@ -23,6 +23,7 @@ from ascend_recipes.schema.rows import (
     QuantizationRow,
     RuntimeRow,
 )
+from ascend_recipes.schema.stack import StackRow
 
 Schema = dict[str, Any]
 
@@ -40,6 +41,7 @@ ROWS: dict[str, type[Spec]] = {
     "providers": ProviderRow,
     "quantization": QuantizationRow,
     "runtimes": RuntimeRow,
+    "stacks": StackRow,
 }
 SECTIONS = (
     "attention",

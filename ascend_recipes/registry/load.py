@@ -28,6 +28,7 @@ from ascend_recipes.schema.rows import (
     QuantizationRow,
     RuntimeRow,
 )
+from ascend_recipes.schema.stack import StackRow
 from ascend_recipes.yaml_files import leaf_lines, load_yaml
 
 RowT = TypeVar("RowT", bound=Spec)
@@ -108,6 +109,7 @@ class Registry:
     backends: Table[BackendRow]
     quantization: Table[QuantizationRow]
     runtimes: Table[RuntimeRow]
+    stacks: Table[StackRow]
     deployments: Table[DeploymentsRow]
     findings: Table[FindingsRow]
     providers: Table[ProviderRow]
@@ -143,6 +145,7 @@ def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
         backends=backends,
         quantization=rows("quantization", QuantizationRow),
         runtimes=rows("runtimes", RuntimeRow),
+        stacks=rows("stacks", StackRow),
         deployments=rows("deployments", DeploymentsRow),
         findings=rows("findings", FindingsRow),
         providers=rows("providers", ProviderRow),
