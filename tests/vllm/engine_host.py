@@ -5,6 +5,7 @@ its own. Run as a script with the number of an inherited file descriptor.
 """
 
 import os
+import re
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,7 @@ class Host:
         self.llm = LLM(**plan.engine, disable_log_stats=False)
         self.steps: list[dict[str, tuple[int, bool]]] = []
         self.draft_logits: list[list[list[float]]] = []
+        self.products: dict[str, list[Any]] = {}
         self._record_steps()
 
     def generate(
@@ -94,6 +96,27 @@ class Host:
         """One table `[requests, vocabulary]` a draft since the last call."""
         taken, self.draft_logits = self.draft_logits, []
         return taken
+
+    def record_products(self) -> None:
+        """Keep inputs and outputs of every quantized layer from now on."""
+        from ascend_recipes.moe.experts import Int8Experts
+        from ascend_recipes.quantization.modelslim import Int8DynamicLinear
+
+        runner = self._runner()
+        draft_layer = re.compile(r"layers\.\d+\.(block\.)?")
+        for model, rename in (
+            (runner.get_model(), lambda name: name),
+            (runner.drafter.model, lambda name: draft_layer.sub("mtp.0.", name)),
+        ):
+            for name, module in model.named_modules():
+                method = getattr(module, "quant_method", None)
+                if isinstance(module, Int8Experts) or isinstance(method, Int8DynamicLinear):
+                    calls = self.products.setdefault(rename(name.removeprefix("model.")), [])
+                    module.register_forward_hook(_product_recorder(calls))
+
+    def take_products(self) -> dict[str, list[Any]]:
+        """Calls by layer so far: inputs and output as arrays."""
+        return self.products
 
     def replay_counts(self) -> dict[int, int]:
         return self._runner().model.replay_counts()
@@ -177,6 +200,15 @@ def _answer(item: Any) -> dict[str, Any]:
         "logits": [{token: entry.logprob for token, entry in row.items()} for row in rows],
         "cached": item.num_cached_tokens,
     }
+
+
+def _product_recorder(calls: list[Any]) -> Any:
+    def record(_: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        result = output[0] if isinstance(output, tuple) else output
+        arrays = tuple(item.clone().numpy() for item in inputs)
+        calls.append((arrays, result.clone().numpy()))
+
+    return record
 
 
 def _zeroed(function: Any) -> Any:

@@ -129,8 +129,30 @@ def rotated(x: Tensor) -> Tensor:
 def int8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Integers as floats, and a float32 scale a row."""
     scale = x.abs().amax(-1) / INT8_LIMIT
-    rows = (x / scale.unsqueeze(-1)).round()
-    return rows.nan_to_num(0.0), scale
+    rows = (x / scale.unsqueeze(-1)).nan_to_num(0.0)
+    if rows.numel():
+        for margins in _watching:
+            margins.append(distance_to_half(rows).min().item())
+    return rows.round(), scale
+
+
+def distance_to_half(rows: Tensor) -> Tensor:
+    """How far numbers are from where rounding turns."""
+    return (rows - rows.floor() - 0.5).abs()
+
+
+_watching: list[list[float]] = []
+
+
+@contextmanager
+def tie_margins() -> Iterator[list[float]]:
+    """Least `distance_to_half` of every rounding to int8."""
+    margins: list[float] = []
+    _watching.append(margins)
+    try:
+        yield margins
+    finally:
+        _watching.remove(margins)
 
 
 def fake_quantized(x: Tensor) -> Tensor:

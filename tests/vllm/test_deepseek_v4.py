@@ -32,16 +32,6 @@ LONG = 515
 SEEDS = {LONG: 1515}
 """Seeds of prompts whose selected blocks are no near ties; the length itself elsewhere."""
 
-ONE_TOKEN_PROMPTS = 8
-
-REFUSED_AS_ZEROS = {
-    "compressor_metadata",
-    "lightning_indexer_metadata",
-    "moe_init_routing",
-    "sparse_attention_metadata",
-}
-"""What these give is read by another operator, which refuses zeros: rows written twice, no work."""
-
 
 @pytest.fixture(scope="module")
 def floats(engine_of: Callable[..., Any]) -> Iterator[Engine]:
@@ -60,13 +50,6 @@ def drafting(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """The recipe's int8 indexer, drafter and prefix caching over float weights."""
     room = ("scheduler.max_model_len=8192", "cache.memory_bytes=1073741824")
     with engine_of(RECIPE, *UNQUANTIZED, *FLOAT32, RAW, *room) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def quantized(engine_of: Callable[..., Any]) -> Iterator[Engine]:
-    """The recipe's formats, numbers in float32."""
-    with engine_of(RECIPE, *FLOAT32, RAW) as engine:
         yield engine
 
 
@@ -214,57 +197,6 @@ def test_int8_indexer_selects_as_the_kernel_rounds(drafting: Engine, scratch: Pa
         errors[rounding] = (dense(answer["logits"], expected.shape[-1]) - expected).abs().max()
         assert answer["tokens"] == expected.argmax(-1).tolist()
     assert errors["int8"] < errors["float"] / 2
-
-
-def test_int8_weights_agree_until_a_rounding_turns(quantized: Engine, scratch: Path):
-    # Activations that lie at a half are rounded by the last bit of float32, and one int8 step
-    # moves a logit by tenths: without any such activation logits are equal, with a wrong scale
-    # they never are.
-    checkpoint = Path(quantized.planned.plan.model.checkpoint)
-    equal = 0
-    for seed in range(ONE_TOKEN_PROMPTS):
-        prompt = prompt_of(1, seed=seed)
-        (answer,) = quantized.generate([prompt], max_tokens=1)
-        expected = oracle_logits(
-            checkpoint, prompt, answer["tokens"], rounding="w8a8", scratch=scratch
-        )
-        error = (dense(answer["logits"], expected.shape[-1]) - expected).abs().max()
-        equal += bool(error < TOLERANCE)
-    assert equal >= ONE_TOKEN_PROMPTS // 2
-
-
-def test_quantized_layers_are_ours(quantized: Engine):
-    (receipt,) = [item for item in quantized.receipts() if item.effective is not None]
-    assert receipt.effective.quantization == "ascend"
-    assert "ascend_recipes.moe.experts:Int8Experts" in receipt.effective.layer_classes
-
-
-def test_zeroing_any_binding_changes_the_tokens(quantized: Engine):
-    # Longer than what the indexer selects, so that its choice matters.
-    prompt = prompt_of(300, seed=900)
-    # Sampling among the best one is greedy, unless the filter of the sampler is zeroed.
-    options = {"max_tokens": 6, "logits": False, "temperature": 1.0, "top_k": 1, "seed": 5}
-    (expected,) = quantized.generate([prompt], **options)
-    unchanged, refused = [], set()
-    for name in quantized.planned.plan.operations:
-        answers = quantized.generate_without(name, [prompt], **options)
-        if answers is None:
-            refused.add(name)
-        elif answers[0]["tokens"] == expected["tokens"]:
-            unchanged.append(name)
-    assert unchanged == []
-    assert refused == REFUSED_AS_ZEROS
-    (restored,) = quantized.generate([prompt], **options)
-    assert restored["tokens"] == expected["tokens"]
-
-
-def test_no_vendor_model_of_vllm_is_alive(quantized: Engine):
-    # Beside them, `common` holds descriptions of Triton kernels, made wherever it is imported.
-    vendors = [f"vllm.models.deepseek_v4.{name}." for name in ("nvidia", "amd", "xpu", "cpu")]
-    assert quantized.live_classes(*vendors, "vllm.models.deepseek_v4.attention:") == []
-    # The scan finds what is there.
-    ours = quantized.live_classes("ascend_recipes.models.deepseek_v4.")
-    assert "ascend_recipes.models.deepseek_v4.drafter:DraftStage" in ours
 
 
 def test_two_ranks(two_ranks_of_experts: Engine, scratch: Path):
