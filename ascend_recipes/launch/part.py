@@ -114,6 +114,8 @@ class Part:
         session.wait_until(
             is_ready, timeout_s=self.ready_seconds, waiting_for=lambda: ", ".join(missing)
         )
+        if not self.deployment.is_alone:
+            self.listener.detail(f"{len(self._members(group))} process(es) here answer")
 
     def _is_healthy(self, member: Member) -> bool:
         client = member.client

@@ -1,0 +1,129 @@
+"""Two launchers of one deployment: they agree or refuse, and live and end together."""
+
+import signal
+
+import pytest
+
+from tests.cluster.rig import TWO_NODES
+
+pytestmark = pytest.mark.serve
+
+
+def launch_both(place, *words, second=()):
+    return (
+        place.launch(*TWO_NODES, "--node", "0", *words, name="lead"),
+        place.launch(*TWO_NODES, "--node", "1", *words, *second, name="other"),
+    )
+
+
+def test_nodes_start_and_end_together(place):
+    # What may differ by machine: the name of the interface, and where weights are.
+    place.write_site("other", network_interface="lo:1")
+    lead, other = launch_both(place, second=("site=other",))
+    lead.wait_until_ready()
+    assert other.wait_until_ready()["url"] == lead.document["url"]
+    served, headless = place.record("serve"), place.record("headless")
+    assert served["env"]["HCCL_SOCKET_IFNAME"] == "lo"
+    assert headless["env"]["HCCL_SOCKET_IFNAME"] == "lo:1"
+    assert (served["env"]["HCCL_IF_IP"], headless["env"]["HCCL_IF_IP"]) == (
+        "127.0.0.1",
+        "127.0.0.2",
+    )
+    start = headless["argv"].index("--data-parallel-start-rank")
+    assert headless["argv"][start + 1] == "1"
+    assert place.requests[0]["name"] == "serve"
+    assert lead.terminate() == 0
+    assert other.wait() == 0
+    assert [event for event in place.events if event[0] == "drained"]
+    assert {who for what, who in place.events if what == "drained"} == {"serve", "headless"}
+
+
+def test_end_that_is_asked_for_on_the_other_node(place):
+    lead, other = launch_both(place)
+    lead.wait_until_ready()
+    other.wait_until_ready()
+    assert other.terminate() == 0
+    assert lead.wait() == 0
+
+
+def test_nodes_that_would_start_different_deployments(place):
+    lead, other = launch_both(place, second=("scheduler.max_num_seqs=16",))
+    assert (lead.wait(), other.wait()) == (3, 5)
+    message = lead.findings["cluster.digest_differs"]
+    assert "scheduler.max_num_seqs is 32 here, 16 there" in message
+    assert message in other.findings["cluster.peer_failed"]
+    assert place.events == []
+
+
+def test_one_message_on_both_nodes_where_one_fails(place):
+    place.behave(headless="crash")
+    lead, other = launch_both(place)
+    assert (lead.wait(), other.wait()) == (5, 5)
+    assert list(other.findings) == ["launch.no_cache_memory"]
+    assert "serve-node1 ended with status 1" in other.findings["launch.no_cache_memory"]
+    assert "serve-node1 ended with status 1" in lead.findings["cluster.peer_failed"]
+
+
+def test_process_that_dies_later_ends_both_nodes(place):
+    place.behave(headless="die:3")
+    lead, other = launch_both(place)
+    lead.wait_until_ready()
+    assert (lead.wait(), other.wait()) == (5, 5)
+    assert "node 1" in lead.stderr
+    assert "serve-node1 ended with status 3" in lead.stderr
+
+
+def test_launcher_that_is_killed_ends_the_other_node(place):
+    lead, other = launch_both(place)
+    lead.wait_until_ready()
+    other.wait_until_ready()
+    lead.process.send_signal(signal.SIGKILL)
+    lead.wait()
+    assert other.wait() == 5
+    assert "the launcher of node 0 is gone" in other.stderr
+
+
+@pytest.mark.parametrize(("node", "id"), [("0", "cluster.nodes_missing"), ("1", "cluster.no_lead")])
+def test_node_that_never_comes(place, node, id):
+    launcher = place.launch(*TWO_NODES, "--node", node, "serving.ready_timeout_s=1")
+    assert launcher.wait() == 5
+    assert list(launcher.findings) == [id]
+    assert place.events == []
+
+
+def test_node_claimed_twice(place):
+    lead, other = launch_both(place, "serving.ready_timeout_s=20", second=("--node", "0"))
+    # The second launcher holds both nodes, and meets nobody: the port is taken, or the API's is.
+    codes = {lead.process.pid: lead, other.process.pid: other}
+    assert other.wait() == 4
+    assert set(other.findings) & {"cluster.port_in_use"}
+    assert lead.terminate() == 130
+    assert len(codes) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "id"),
+    [
+        (("site.node_addresses=[127.0.0.1]",), 3, "site.too_few_addresses"),
+        (("site.network_interface=null",), 3, "site.no_interface"),
+        (("site.node_addresses=[192.0.2.1,192.0.2.2]",), 4, "cluster.not_a_node"),
+        (
+            ("site.node_addresses=[192.0.2.1,192.0.2.2]", "--node", "1"),
+            4,
+            "cluster.foreign_address",
+        ),
+        (("--node", "2"), 2, "cluster.unknown_node"),
+    ],
+)
+def test_site_that_does_not_fit(place, words, code, id):
+    launcher = place.launch(*TWO_NODES, *words)
+    assert launcher.wait() == code
+    assert id in launcher.findings
+    assert place.events == []
+
+
+def test_both_nodes_are_found_by_their_addresses(place):
+    launcher = place.launch(*TWO_NODES)
+    launcher.wait_until_ready()
+    assert launcher.state["nodes"] == [0, 1]
+    assert launcher.terminate() == 0
