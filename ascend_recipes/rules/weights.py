@@ -51,15 +51,19 @@ def format_runs_on_hardware(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 
 def _other_weights(resolved: ResolvedRecipe) -> str:
-    """Overrides for a checkpoint of the model that the hardware runs; empty if there is none."""
-    formats = resolved.registry.quantization
-    drafter = resolved.recipe.drafter.kind
-    for variant, facts in resolved.model.checkpoints.items():
-        able = resolved.recipe.hardware in formats[facts.format].hardware
-        if able and drafter in ("none", *facts.drafters):
-            quant = "none" if facts.format == "bf16" else facts.format
-            return f"checkpoint.variant={variant} quant={quant}"
-    return ""
+    """Overrides for the smallest checkpoint that the hardware runs; empty if there is none."""
+    formats, drafter = resolved.registry.quantization, resolved.recipe.drafter.kind
+    able = [
+        (formats[facts.format].weight_bits, variant, facts)
+        for variant, facts in resolved.model.checkpoints.items()
+        if resolved.recipe.hardware in formats[facts.format].hardware
+    ]
+    if not able:
+        return ""
+    _, variant, facts = min(able, key=lambda item: item[0])
+    quant = "none" if facts.format == "bf16" else facts.format
+    rest = "" if drafter in ("none", *facts.drafters) else " drafter=none"
+    return f"checkpoint.variant={variant} quant={quant}{rest}"
 
 
 def variant_holds_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from ascend_recipes.words import fit_for_hydra
 from ascend_recipes.compose import compose_recipe
 from ascend_recipes.errors import Finding, RecipeError, Severity
 from ascend_recipes.plan import plan_launch
@@ -19,6 +18,7 @@ from ascend_recipes.registry.load import load_registry
 from ascend_recipes.resolve import resolve_recipe
 from ascend_recipes.rules import check_installed
 from ascend_recipes.validate import validate_recipe
+from ascend_recipes.words import fit_for_hydra
 
 BASE = "recipe=qwen3_5_27b_a2"
 SEVERITIES = [Severity.INFO, Severity.WARNING, Severity.ERROR]
@@ -53,6 +53,8 @@ class Configuration:
     """Environment of the command line."""
     installed: Mapping[str, str] | None = None
     """What the machine has."""
+    weights: Mapping[str, Any] | None = None
+    """Quantization description beside weights that are present; empty: present without one."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any] | Sequence[str]) -> "Configuration":
@@ -71,6 +73,8 @@ def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
         imported = _import(given.command, given.env, dirs)
         words = [*imported[0], *words]
         found = imported[1]
+    if given.weights is not None:
+        words.append(f"checkpoint.path={_weights_folder(json.dumps(given.weights))}")
     named = any(word.startswith("recipe=") for word in words)
     base = () if named else ("recipe=foreign",) if dirs else (BASE,)
     return found + _resolve((*base, *words, *override_words(fix)), dirs, given.installed)
@@ -116,6 +120,16 @@ def _import(
         known.pop("model", None)
     words = [f"{path}={json.dumps(value)}" for path, value in known.items()]
     return words, tuple(imported.findings)
+
+
+@cache
+def _weights_folder(description: str) -> Path:
+    """A checkpoint folder without tensors."""
+    folder = Path(mkdtemp(prefix="weights-"))
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    if json.loads(description):
+        (folder / "quant_model_description.json").write_text(description, encoding="utf-8")
+    return folder
 
 
 @cache
