@@ -31,7 +31,21 @@ COMMANDS = {
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
 _WITH_ARGUMENTS = frozenset(
-    {"completion", "diff", "explain", "fix", "import", "init", "lint", "patches", "schema", "show"}
+    {
+        "completion",
+        "diff",
+        "explain",
+        "fix",
+        "import",
+        "init",
+        "lint",
+        "logs",
+        "patches",
+        "schema",
+        "show",
+        "status",
+        "stop",
+    }
 )
 """Commands that take bare words."""
 
