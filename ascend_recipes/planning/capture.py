@@ -22,3 +22,21 @@ def default_capture_sizes(max_num_seqs: int, query_length: int) -> tuple[int, ..
     batches.update(range(256, largest + 1, 16))
     batches.add(largest)
     return tuple(size * query_length for size in sorted(batches))
+
+
+def stock_capture_sizes(max_num_seqs: int, query_length: int, max_tokens: int) -> tuple[int, ...]:
+    """The ladder that vLLM on vllm-ascend takes where nobody lists sizes.
+
+    It ends at the last rung below the largest batch, which may have none (vllm/config/vllm.py,
+    _set_cudagraph_sizes, at 0.27.1; vllm-ascend platform.py:1275-1309 at 182b75ea). With drafts
+    sizes are rounded up to whole requests (vllm/config/compilation.py:1530).
+
+    Args:
+        max_num_seqs: Largest decode batch in requests.
+        query_length: Tokens per request in a decode step: 1 plus the draft tokens.
+        max_tokens: Tokens of one step, which cap the ladder too.
+    """
+    largest = min(max_num_seqs * query_length, CAPTURE_CAP, max_tokens)
+    rungs = [*_FIRST, *range(8, 256, 8), *range(256, largest + 1, 16), max_tokens]
+    rounded = {-(-size // query_length) * query_length for size in rungs if size <= largest}
+    return tuple(sorted(size for size in rounded if size <= largest))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
+from ascend_recipes.planning.capture import stock_capture_sizes
 from ascend_recipes.registry.load import Registry, load_registry
 from ascend_recipes.rendering.derived import OVERRIDES, SPARSE_CACHE
 from ascend_recipes.rendering.imported import ImportedCommand, Unmapped
@@ -395,6 +396,21 @@ class _Importer:
             cached = self.overrides["cache.prefix_caching"]
             self._suppose("cache.state_mode", "align" if cached else "none")
         self._suppose("graph.kind", "full_and_piecewise")
+        self._suppose_ladder()
+
+    def _suppose_ladder(self) -> None:
+        """Capture sizes that nobody lists: what the runtime would take, for the rules to judge."""
+        compilation = self.words.flags.get("--compilation-config")
+        stated = isinstance(compilation, dict) and "max_cudagraph_capture_size" in compilation
+        stated |= "--max-cudagraph-capture-size" in self.words.flags
+        seqs = _whole(self.overrides.get("scheduler.max_num_seqs"))
+        step = _whole(self.overrides.get("scheduler.max_num_batched_tokens"))
+        if self.overrides["graph.kind"] == "none" or stated or seqs is None or step is None:
+            return
+        drafts = _whole(self.overrides.get("drafter.num_draft_tokens")) or 0
+        sizes: list[Json] = [*stock_capture_sizes(seqs, 1 + drafts, step)]
+        if sizes:
+            self._suppose("graph.capture_sizes", sizes, "ladder of vLLM")
 
     def _suppose(self, path: str, value: Json, why: str = "default of vLLM") -> None:
         if path not in self.overrides:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_recipes.planning.capture import stock_capture_sizes
 from ascend_recipes.planning.capture_sets import (
     CaptureDemand,
     capture_demand,
@@ -261,3 +262,23 @@ def test_fine_grained_groups_are_neighbours_along_data_parallelism(size, parts, 
 def test_fine_grained_groups_divide_the_replicas():
     with pytest.raises(ValueError, match="do not divide"):
         fine_grained_groups(3, tp=1, dp=4)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "query", "step", "expected"),
+    [
+        (12, 1, 8192, (1, 2, 4, 8)),
+        (16, 1, 8192, (1, 2, 4, 8, 16)),
+        (12, 4, 8192, (4, 8, 16, 24, 32, 40, 48)),
+        (5, 3, 8192, (3, 6, 9)),
+        (12, 1, 6, (1, 2, 4, 6)),
+        (1, 1, 8192, (1,)),
+    ],
+)
+def test_the_stock_ladder_may_end_below_the_largest_batch(seqs, query, step, expected):
+    assert stock_capture_sizes(seqs, query, step) == expected
+
+
+def test_the_stock_ladder_ends_at_the_cap():
+    assert stock_capture_sizes(1024, 1, 8192)[-2:] == (496, 512)
+    assert max(stock_capture_sizes(264, 3, 8192)) == 510
