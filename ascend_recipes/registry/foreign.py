@@ -106,7 +106,8 @@ def _normalized(published: Config, key: str | None) -> dict[str, Json]:
     inner = published[key] if key else {}
     assert isinstance(inner, dict)
     outer = {name: value for name, value in published.items() if not isinstance(value, dict)}
-    config: dict[str, Json] = {**(outer if key else published), **inner}
+    whole = {**(outer if key else published), **inner}
+    config: dict[str, Json] = {name: item for name, item in whole.items() if item is not None}
     for field, others in _SYNONYMS.items():
         found = [config[name] for name in others if name in config]
         if field not in config and found:

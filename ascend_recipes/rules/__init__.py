@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ascend_recipes.errors import Finding
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules import (
+    attention,
     balancing,
     cache,
     disaggregation,
@@ -21,6 +22,8 @@ from ascend_recipes.rules import (
     graph,
     graph_modes,
     hardware,
+    installed,
+    machines,
     memory,
     moe,
     parallel,
@@ -77,6 +80,8 @@ RULES: tuple[Rule, ...] = (
     parallel_groups.drafter_shares_context,
     parallel_groups.fine_sizes_divide,
     parallel_groups.fine_sizes_have_their_role,
+    attention.latent_heads_fit_operator,
+    attention.widths_fit_operator,
     cache.kind_matches_attention,
     cache.block_size_fits_kernel,
     cache.aligned_block_fits_batch,
@@ -161,7 +166,22 @@ PAIR_RULES: tuple[PairRule, ...] = (
     disaggregation.decode_reads_long_requests,
 )
 
-INSTALLED_RULES: tuple[InstalledRule, ...] = (surface.installed_serves_model,)
+INSTALLED_RULES: tuple[InstalledRule, ...] = (
+    surface.installed_serves_model,
+    installed.release_is_the_recipes,
+    installed.patched_release_is_there,
+    installed.parts_belong_together,
+    installed.version_is_understood,
+    installed.others_leave_it_alone,
+    machines.generations_agree,
+    machines.requirements_are_met,
+    machines.driver_holds_graphs,
+    machines.stack_has_no_known_fault,
+    machines.processor_is_served,
+    machines.transfers_have_their_parts,
+    machines.ports_are_free,
+    machines.release_has_the_feature,
+)
 
 
 def check_rules(resolved: ResolvedRecipe) -> Iterator[Finding]:
