@@ -79,7 +79,7 @@ def _typed(word: str, version: str) -> str:
         return word
     for target in _targets(path, version):
         row = next((row for row in rows_for(target, version) if row.path == path), None)
-        encoded = row.codec.encode(value) if row is not None else text
+        encoded = row.codec.encode(value) if row is not None else value
         if encoded is not None:
             return _written(target, encoded)
     return word
