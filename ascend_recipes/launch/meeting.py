@@ -123,6 +123,7 @@ class LeadMeeting:
             RecipeError: another node failed or is gone (exit code 5).
             PeerStopError: another node was asked to end.
         """
+        self._turn_away()
         for peer in self._peers:
             while message := peer.link.take():
                 self._hear(peer, message)
@@ -156,8 +157,17 @@ class LeadMeeting:
         """From now on others may hang up."""
         self._over = True
 
+    def _turn_away(self) -> None:
+        """Whoever comes when every node has its launcher is told so; the rest goes on."""
+        if self._missing or self._over:
+            return
+        self._accept()
+        while self._strangers:
+            _, link = self._strangers.pop()
+            link.send(failed=finding("cluster.node_twice", node="that it names").message)
+            link.close()
+
     def _accept(self) -> None:
-        assert self._listening is not None or not self._missing
         while self._listening is not None:
             try:
                 connection, _ = self._listening.accept()

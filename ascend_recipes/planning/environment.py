@@ -1,5 +1,7 @@
 """Environment variables of every process."""
 
+from collections.abc import Iterator
+
 from ascend_recipes.planning.engine import checkpoint_source
 from ascend_recipes.planning.ledger import Ledger, Section
 from ascend_recipes.resolve import ResolvedRecipe
@@ -24,7 +26,8 @@ def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
     if resolved.recipe.checkpoint.rope_factor > 1:
         because = "the context is longer than config.json states"
         section.decided("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1", because, plan_environment)
-    _add_downloads(resolved, section)
+    for name, value, path in download_variables(resolved):
+        section.recipe(name, value, path)
     if resolved.recipe.device.kind == "emulated":
         because = "torch must not look for NPU libraries"
         section.decided("TORCH_DEVICE_BACKEND_AUTOLOAD", "0", because, plan_environment)
@@ -33,16 +36,21 @@ def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
     return {name: str(value) for name, value in section.values.items()}
 
 
-def _add_downloads(resolved: ResolvedRecipe, section: Section) -> None:
-    """What a process needs that fetches weights from a hub: which one, and the way out."""
+def download_variables(resolved: ResolvedRecipe) -> Iterator[tuple[str, str, str]]:
+    """What a process needs that fetches weights from a hub: which one, and the way out.
+
+    Yields:
+        Name, value, and the recipe path behind it.
+    """
     source, site = checkpoint_source(resolved), resolved.recipe.site
     if source is None or source.identifier is None:
         return
     path = f"site.sources.{resolved.recipe.model}.{resolved.recipe.checkpoint.variant}"
     if source.modelscope:
-        section.recipe("VLLM_USE_MODELSCOPE", "True", f"{path}.modelscope")
+        yield "VLLM_USE_MODELSCOPE", "True", f"{path}.modelscope"
     if site.proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY"):
-            section.recipe(name, site.proxy, "site.proxy")
+            yield name, site.proxy, "site.proxy"
+        # Nodes talk to each other directly.
         direct = ",".join(dict.fromkeys(("localhost", "127.0.0.1", "::1", *site.node_addresses)))
-        section.recipe("NO_PROXY", direct, "site.proxy", "nodes talk to each other directly")
+        yield "NO_PROXY", direct, "site.proxy"

@@ -12,7 +12,7 @@ from ascend_recipes.planning.engine import (
     recipe_root,
     stretched_rope,
 )
-from ascend_recipes.planning.environment import plan_environment
+from ascend_recipes.planning.environment import download_variables, plan_environment
 from ascend_recipes.planning.ledger import Ledger
 from ascend_recipes.rendering.arguments import Arguments
 from ascend_recipes.rendering.table import ADDITIONAL, COMPILATION, SPECULATIVE
@@ -45,6 +45,8 @@ def _weights(view: ResolvedRecipe) -> Iterator[Entry]:
         yield "--served-model-name", view.recipe.model, "model"
     if (source := checkpoint_source(view)) and source.revision:
         yield "--revision", source.revision, f"{at}.revision"
+    for name, value, path in download_variables(view):
+        yield f"${name}", value, path
     if method := view.quantization.method:
         yield "--quantization", method, f"quantization row {view.checkpoint.format}"
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ascend_recipes.launch.process import is_running, process_table
@@ -23,7 +24,15 @@ RUN = (
 TWO_NODES = ("recipe=deepseek_v4_pro_a3_2n",)
 ONE_NODE = ("recipe=deepseek_v4_a3",)
 DISAGGREGATED = ("recipe=qwen3_5_27b_w8a8_a3_2n_pd", "parallel.tp=1", "parallel.dp=2")
-ARCHITECTURES = ["DeepseekV4ForCausalLM", "Qwen3_5ForConditionalGeneration"]
+# On a hub, so that no file of theirs is looked at here.
+SOURCES = {
+    model: {variant: {"modelscope": f"lab/{model}", "revision": "v1"}}
+    for model, variant in (
+        ("deepseek_v4_pro", "w4a8"),
+        ("deepseek_v4_flash", "w8a8"),
+        ("qwen3_5_27b", "w8a8"),
+    )
+}
 
 
 class Place:
@@ -32,15 +41,12 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.records = folder / "standin"
+        self._launchers: list[Launcher] = []
         self.port = free_block()
-        for name in ("standin", "weights", "devices", "site", "cache", "bin"):
+        for name in ("standin", "devices", "site", "cache", "bin"):
             (folder / name).mkdir()
         for number in range(32):
             (folder / "devices" / f"davinci{number}").touch()
-        (folder / "weights" / "config.json").write_text(
-            json.dumps({"architectures": ARCHITECTURES})
-        )
-        (folder / "weights" / "quant_model_description.json").write_text('{"a.weight": "W8A8"}')
         self.behave()
         self._make_environment()
         self.write_site()
@@ -51,14 +57,7 @@ class Place:
             "node_addresses": ["127.0.0.1", "127.0.0.2"],
             "port_base": self.port + 50,
             "device_folder": str(self.folder / "devices"),
-            "sources": {
-                model: {variant: {"path": str(self.folder / "weights")}}
-                for model, variant in (
-                    ("deepseek_v4_pro", "w4a8"),
-                    ("deepseek_v4_flash", "w8a8"),
-                    ("qwen3_5_27b", "w8a8"),
-                )
-            },
+            "sources": SOURCES,
         } | changes
         text = json.dumps({key: item for key, item in site.items() if item is not None})
         (self.folder / "site" / f"{name}.yaml").write_text(text)
@@ -97,7 +96,20 @@ class Place:
     def launch(self, *words: str, name: str = "launcher", **env: str) -> "Launcher":
         words = ("serve", "--json", "runtime=vllm_ascend", f"serving.port={self.port}", *words)
         named = any(word.startswith("site=") for word in words)
-        return Launcher(self, name, (*words, *(() if named else ("site=lab",))), env)
+        launcher = Launcher(self, name, (*words, *(() if named else ("site=lab",))), env)
+        self._launchers.append(launcher)
+        return launcher
+
+    def clear(self) -> set[int]:
+        """End what a failed test left; the processes that a launcher left when it had ended."""
+        left = self.left_over() - {launcher.process.pid for launcher in self._launchers}
+        running = [launcher for launcher in self._launchers if launcher.process.poll() is None]
+        for pid in self.left_over():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for launcher in running:
+            launcher.process.wait(SECONDS)
+        return set() if running else left
 
     def run(self, *words: str) -> dict:
         """Another command of ours, with its document."""

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
+from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.launch.process import is_running
 from ascend_recipes.launch.state import ProcessIdentity, identity_of
 from ascend_recipes.rendering.render import render_commands
-from tests.cluster.rig import ONE_NODE, wait_for
-from tests.conftest import plan_of
+from tests.cluster.rig import ONE_NODE, SOURCES, wait_for
 
 pytestmark = pytest.mark.serve
 SECRET = "hf_never_write_me_down"
@@ -23,11 +23,13 @@ def test_serves_with_the_rendered_command(place):
     document = launcher.wait_until_ready()
     assert document["url"] == f"http://127.0.0.1:{place.port}/v1"
     given = place.record("serve")
-    weights = str(place.folder / "weights")
-    words = (f"serving.port={place.port}", f"checkpoint.path={weights}")
-    (wanted,) = render_commands(plan_of(*ONE_NODE, "runtime=vllm_ascend", *words).resolved)
+    words = (f"serving.port={place.port}", f"site.sources={json.dumps(SOURCES)}")
+    (wanted,) = render_commands(
+        planned_launch((*ONE_NODE, "runtime=vllm_ascend", *words), ()).resolved
+    )
     assert given["argv"] == list(wanted.argv[1:])
     assert wanted.env.items() <= given["env"].items()
+    assert given["env"]["VLLM_USE_MODELSCOPE"] == "True"
     assert given["env"]["HF_TOKEN"] == SECRET
     assert "ASCEND_RECIPES_PLAN" not in given["env"], "our plugin stays inert beside vllm-ascend"
     assert [item["body"]["max_tokens"] for item in place.requests] == [1]
