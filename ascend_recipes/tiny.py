@@ -258,11 +258,8 @@ def _stored(
             at="checkpoint.variant",
             fix="scale=real",
         )
-    from ascend_recipes.tiny_modelslim import (
-        DESCRIPTION_FILE,
-        int8_description,
-        int8_tensors,
-    )
+    from ascend_recipes.schema.modelslim import DESCRIPTION_FILE
+    from ascend_recipes.tiny_modelslim import int8_description, int8_tensors
 
     kept = list(tensors)
     names = [name for name, _ in kept]

@@ -9,9 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-DESCRIPTION_FILE = "quant_model_description.json"
-"""Says how each tensor of the checkpoint is stored."""
-
 _LIMIT = 127
 
 

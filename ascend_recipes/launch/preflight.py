@@ -11,11 +11,18 @@ from ascend_recipes.errors import ExitCode, Finding, RecipeError
 from ascend_recipes.findings import finding
 from ascend_recipes.launch.audit import world_size
 from ascend_recipes.launch.environment import NATIVE
+from ascend_recipes.launch.weight_files import WeightsWanted, family_shapes, weight_findings
 from ascend_recipes.operations_table import abi_findings
 from ascend_recipes.registry.load import load_registry
+from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.plan import LaunchPlan
+from ascend_recipes.tiny import UNQUANTIZED
 
 _PORTS_TO_TRY = 20
+_WRONG = ("checkpoint.", "quant.")
+_ABSENT = "checkpoint.missing"
+"""What is there is not what the recipe serves, unlike what is not there at all."""
+
 _REMEDIES = {
     "vllm": "bash scripts/setup.sh builds an environment with it",
     "torch_npu": "pip install 'ascend-recipes[npu]' on a machine with NPUs",
@@ -42,7 +49,7 @@ def check_machine(plan: LaunchPlan, *, serving: bool) -> None:
     if serving:
         findings.extend(_port(plan))
     if findings:
-        wrong = all(item.id == "checkpoint.architecture" for item in findings)
+        wrong = all(item.id.startswith(_WRONG) and item.id != _ABSENT for item in findings)
         code = ExitCode.FINDINGS if wrong else ExitCode.ENVIRONMENT
         raise RecipeError(tuple(findings), code)
 
@@ -124,7 +131,8 @@ def checkpoint_findings(plan: LaunchPlan) -> Iterator[Finding]:
         )
         return
     try:
-        architectures = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+        content = json.loads(config.read_text(encoding="utf-8"))
+        architectures = content.get("architectures") or []
     except (ValueError, AttributeError):
         yield Finding(
             id="checkpoint.unreadable", message=f"{config} is not a JSON object", at="checkpoint"
@@ -138,6 +146,25 @@ def checkpoint_findings(plan: LaunchPlan) -> Iterator[Finding]:
             at="checkpoint",
             fix="point to the right folder, or choose the recipe of that model",
         )
+        return
+    yield from weight_findings(folder, content, _weights_wanted(plan, content))
+
+
+def _weights_wanted(plan: LaunchPlan, config: dict[str, Json]) -> WeightsWanted:
+    registry = load_registry()
+    model = registry.models[plan.model.key]
+    row = plan.quantization or UNQUANTIZED
+    text = config.get(model.text_config_key) if model.text_config_key else config
+    return WeightsWanted(
+        format=row,
+        method=registry.quantization[row].method,
+        runtime=plan.runtime.name,
+        shapes=family_shapes(
+            model.family,
+            text if isinstance(text, dict) else {},
+            drafter=plan.drafter.kind if plan.drafter else None,
+        ),
+    )
 
 
 def _port(plan: LaunchPlan) -> Iterator[Finding]:

@@ -26,6 +26,16 @@ class CheckpointSizes(NamedTuple):
     """Bytes by tensor name; empty where the headers are too large to be parsed in passing."""
 
 
+class StoredTensor(NamedTuple):
+    """One tensor as a header describes it."""
+
+    dtype: str
+    """As safetensors spells it: `BF16`, `I8`, `F8_E4M3`."""
+    shape: tuple[int, ...]
+    size: int
+    """Bytes."""
+
+
 def read_checkpoint(folder: Path, *, limit: int = PARSED_HEADER_BYTES) -> CheckpointSizes | None:
     """Sizes of all `*.safetensors` below a folder; none if there are none.
 
@@ -46,6 +56,15 @@ def read_checkpoint(folder: Path, *, limit: int = PARSED_HEADER_BYTES) -> Checkp
         for path, length in headers.items():
             tensors.update(_tensor_bytes(path, length))
     return CheckpointSizes(total, dict(tensors))
+
+
+def read_tensors(path: Path) -> dict[str, StoredTensor]:
+    """Everything that the header of one file says, however large it is.
+
+    Raises:
+        RecipeError: no safetensors file, or one that is cut short.
+    """
+    return _stored(path, _header_bytes(path))
 
 
 def component_of(tensor: str) -> str:
@@ -73,19 +92,29 @@ def _header_bytes(path: Path) -> int:
 
 
 def _tensor_bytes(path: Path, length: int) -> Mapping[str, int]:
+    return {name: stored.size for name, stored in _stored(path, length).items()}
+
+
+def _stored(path: Path, length: int) -> dict[str, StoredTensor]:
     with path.open("rb") as file:
         file.seek(8)
         text = file.read(length)
     try:
         header = json.loads(text)
         header.pop("__metadata__", None)
-        offsets = {name: entry["data_offsets"] for name, entry in header.items()}
-        sizes = {name: int(end) - int(start) for name, (start, end) in offsets.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        stored = {
+            name: StoredTensor(
+                str(entry["dtype"]),
+                tuple(entry["shape"]),
+                int(entry["data_offsets"][1]) - int(entry["data_offsets"][0]),
+            )
+            for name, entry in header.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise _broken(path, "its header is not what the format says") from error
-    if sum(sizes.values()) != path.stat().st_size - 8 - length:
+    if sum(item.size for item in stored.values()) != path.stat().st_size - 8 - length:
         raise _broken(path, "the file is cut short")
-    return sizes
+    return stored
 
 
 def _broken(path: Path, why: str) -> RecipeError:

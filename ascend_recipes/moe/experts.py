@@ -12,7 +12,8 @@ from vllm.model_executor.layers.quantization import QuantizationConfig
 
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.ops import operations
-from ascend_recipes.quantization.modelslim import INT8_DYNAMIC, ModelSlimConfig, check_symmetric
+from ascend_recipes.quantization.modelslim import ModelSlimConfig, check_symmetric
+from ascend_recipes.schema.modelslim import INT8_DYNAMIC
 
 PARTS = ("gate", "up", "down")
 

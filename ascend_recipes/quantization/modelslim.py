@@ -18,13 +18,7 @@ from vllm.model_executor.utils import set_weight_attrs
 
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.ops import operations
-from ascend_recipes.tiny_modelslim import DESCRIPTION_FILE
-
-FLOAT = "FLOAT"
-INT8_DYNAMIC = "W8A8_DYNAMIC"
-"""int8 weights with a scale a channel, int8 activations with a scale a token."""
-
-_SCHEMES = (FLOAT, INT8_DYNAMIC)
+from ascend_recipes.schema.modelslim import DESCRIPTION_FILE, INT8_DYNAMIC, NATIVE_SCHEMES
 
 
 class ModelSlimConfig(QuantizationConfig):
@@ -96,10 +90,11 @@ class ModelSlimConfig(QuantizationConfig):
                 at="checkpoint.path",
             )
         scheme = str(found.pop())
-        if scheme not in _SCHEMES:
+        if scheme not in NATIVE_SCHEMES:
             raise recipe_error(
                 "checkpoint.scheme_not_implemented",
-                f"{name} is stored as {scheme}; the native runtime reads {', '.join(_SCHEMES)}",
+                f"{name} is stored as {scheme}; the native runtime reads "
+                f"{', '.join(NATIVE_SCHEMES)}",
                 at="checkpoint.variant",
             )
         return scheme

@@ -1,11 +1,13 @@
 """The memory planner counts the very tensors that a checkpoint holds."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from ascend_recipes import tiny
-from ascend_recipes.memory.headers import component_of, read_checkpoint
+from ascend_recipes.launch.weight_files import WeightsWanted, family_shapes, weight_findings
+from ascend_recipes.memory.headers import component_of, read_checkpoint, read_tensors
 from ascend_recipes.memory.views import role_views
 from ascend_recipes.memory.weights import plan_weights
 
@@ -45,3 +47,26 @@ def test_counted_weights_equal_the_headers(recipe, plan, tmp_path):
 
 def _single(view):
     return type(view.recipe.parallel)(ep=view.recipe.parallel.ep)
+
+
+@pytest.mark.parametrize("format", ["bf16", "w8a8"])
+def test_shapes_told_by_the_family_are_those_of_the_tensors(format, plan, tmp_path):
+    """And with them the whole check of weight files finds nothing wrong."""
+    row = plan("recipe=deepseek_v4_a3").resolved.model
+    folder = tiny.ensure_tiny_checkpoint(
+        tmp_path,
+        family=row.family,
+        model=dict(row.config),
+        seed=0,
+        dtype="bfloat16",
+        quantization=format,
+    )
+    config = json.loads((folder / "config.json").read_text())
+    shapes = family_shapes(row.family, config, drafter="mtp")
+    files = [read_tensors(path) for path in folder.glob("*.safetensors")]
+    stored = {name: item.shape for headers in files for name, item in headers.items()}
+    extra = {name for name in stored if name.endswith(("_scale", "_offset"))} - shapes.keys()
+    assert {name: stored[name] for name in stored.keys() - extra} == dict(shapes)
+    method = "ascend" if format == "w8a8" else None
+    wanted = WeightsWanted(format=format, method=method, shapes=shapes)
+    assert list(weight_findings(folder, config, wanted)) == []
