@@ -18,6 +18,7 @@ from ascend_recipes.rules import (
     cache,
     disaggregation,
     drafter,
+    environment,
     fused,
     graph,
     graph_modes,
@@ -71,6 +72,7 @@ RULES: tuple[Rule, ...] = (
     parallel.cards_are_not_dies,
     parallel.experts_exist,
     parallel.stages_hold_layers,
+    parallel.stages_are_tried,
     parallel.sequence_parallel_has_ranks,
     parallel.prefill_context_is_whole,
     parallel_groups.context_ways_are_legal,
@@ -144,6 +146,13 @@ RULES: tuple[Rule, ...] = (
     scheduler.single_role_schedules,
     roles.single_role_may,
     disaggregation.own_size_is_true,
+    environment.devices_are_chosen,
+    environment.variables_are_of_the_vendor,
+    environment.numbers_are_numbers,
+    environment.keys_win_over_variables,
+    environment.steps_may_take_their_time,
+    environment.variables_fit_generation,
+    environment.second_runner_takes_it,
     surface.known_arguments,
     surface.known_keys,
     surface.known_variables,
@@ -167,6 +176,8 @@ PAIR_RULES: tuple[PairRule, ...] = (
 )
 
 INSTALLED_RULES: tuple[InstalledRule, ...] = (
+    hardware.chip_is_served,
+    drafter.drafts_have_no_known_fault,
     surface.installed_serves_model,
     installed.release_is_the_recipes,
     installed.patched_release_is_there,

@@ -1,12 +1,19 @@
 """Rules about speculative decoding."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import argument, removed, switched_on, variable
+from ascend_recipes.versions import in_range
+
+if TYPE_CHECKING:
+    from ascend_recipes.machine import InstalledVersions
 
 QUERY_TOKENS = 16
 """Most tokens of a request in a decode step (fused infer attention; attention_v1.py:256)."""
@@ -92,3 +99,24 @@ def drafts_fit_hardware(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if recipe.hardware == "310p" and recipe.drafter.kind != "none" and recipe.cache.prefix_caching:
         at = "cache.prefix_caching"
         yield finding("drafter.prefix_310p", at=at, fix=f"{at}=false")
+
+
+@holds("vllm_ascend")
+def drafts_have_no_known_fault(
+    resolved: ResolvedRecipe, installed: InstalledVersions
+) -> Iterator[Finding]:
+    """Releases in which drafts of models with recurrent states are reported to be lost."""
+    spec = resolved.recipe.drafter
+    states = "recurrent_state" in resolved.model.traits
+    if spec.kind == "mtp" and states and in_range(installed.vllm_ascend, _FAULTY_DRAFTS):
+        yield finding(
+            "drafter.known",
+            at="drafter.kind",
+            fix="drafter=none",
+            version=installed.vllm_ascend,
+            drafts=spec.num_draft_tokens,
+        )
+
+
+_FAULTY_DRAFTS = ">=0.19.1rc1,<0.22"
+"""Releases between the first report and the first documents with drafts of these models."""

@@ -26,13 +26,12 @@ def fused_operator_runs(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if fused is None:
         return
     if "fused_mc2" not in resolved.hardware.capabilities:
-        if fused.at != "moe.fused_communication":
-            yield finding(
-                "moe.fused_mc2_hw",
-                at=fused.at,
-                fix=options.off(fused),
-                hardware=resolved.recipe.hardware,
-            )
+        yield finding(
+            "moe.fused_mc2_hw",
+            at=fused.at,
+            fix=options.off(fused),
+            hardware=resolved.recipe.hardware,
+        )
         return
     if not layout.experts or layout.ep == 1:
         yield finding("moe.fused_idle", at=fused.at, fix=options.off(fused))

@@ -1,12 +1,18 @@
 """Rules about what a generation of machines can do."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import removed, variable
+
+if TYPE_CHECKING:
+    from ascend_recipes.machine import InstalledVersions
 
 
 def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -58,7 +64,8 @@ def offers_capabilities(resolved: ResolvedRecipe) -> Iterator[Finding]:
     }
     if resolved.recipe.graph.kind != "none":
         needs["static_graphs"] = "graph"
-    if resolved.recipe.moe.fused_communication:
+    if resolved.recipe.moe.fused_communication and resolved.recipe.runtime.kind == "native":
+        # vllm-ascend only leaves it out, which `moe.fused_mc2_hw` says.
         needs["fused_mc2"] = "moe.fused_communication"
     if resolved.recipe.moe.hierarchical_communication:
         needs["mc2_hierarchy"] = "moe.hierarchical_communication"
@@ -164,6 +171,15 @@ def settings_are_of_the_generation(resolved: ResolvedRecipe) -> Iterator[Finding
             yield finding("hardware.variant", at=found.at, fix=removed(found.at), setting=name)
     if resolved.recipe.parallel.ep and "moe" in resolved.model.traits:
         yield finding("hardware.experts_310p", at="parallel.ep", fix="parallel.ep=false")
+
+
+def chip_is_served(resolved: ResolvedRecipe, installed: InstalledVersions) -> Iterator[Finding]:
+    """The chip that the driver reports is of a generation that anybody serves."""
+    soc = (installed.soc or "").lower().removeprefix("ascend")
+    rows = resolved.registry.hardware
+    known = {name.removeprefix("ascend") for key in rows for name in rows[key].soc_names}
+    if soc and not any(soc.startswith(name) for name in known):
+        yield finding("hardware.unsupported", at="installed.soc", soc=soc, served=list(rows))
 
 
 _NOT_ON_310P = (

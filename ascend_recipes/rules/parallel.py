@@ -122,6 +122,15 @@ def stages_hold_layers(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 
 @holds("vllm_ascend")
+def stages_are_tried(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Pipeline stages of attention over compressed context do not start on A5."""
+    recipe = resolved.recipe
+    compressed = "compressed_context" in resolved.model.traits
+    if recipe.parallel.pp > 1 and compressed and recipe.hardware == "a5":
+        yield finding("parallel.stages_a5", at="parallel.pp", pp=recipe.parallel.pp)
+
+
+@holds("vllm_ascend")
 def sequence_parallel_has_ranks(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Sequence parallelism splits over tensor parallelism; experts must be spread."""
     recipe = resolved.recipe

@@ -112,7 +112,7 @@ def _resolve(
 def _import(
     command: str, env: Mapping[str, str], dirs: tuple[Path, ...]
 ) -> tuple[list[str], tuple[Finding, ...]]:
-    from ascend_recipes.rendering import import_command
+    from ascend_recipes.rendering.importing import import_command
 
     imported = import_command(shlex.split(command), env)
     known = dict(imported.overrides)
