@@ -132,6 +132,8 @@ def _in_role(item: Finding, role: RoleName, recipe: Recipe) -> Finding:
 
 def _role_word(word: str, role: RoleName, recipe: Recipe) -> str:
     """An override of the recipe as an override of one role, where roles have the field."""
+    if word.startswith("~"):
+        return f"~roles.{role}.{word[1:]}" if _overrides(recipe, role, word[1:]) else word
     section, dot, _ = word.partition("=")[0].partition(".")
     own = dot and (section in recipe.roles[role].sections or section == "env")
     return f"roles.{role}.{word}" if own or word.startswith("nodes=") else word

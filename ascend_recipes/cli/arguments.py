@@ -93,6 +93,8 @@ class Invocation:
     """Language of findings: one of `LANGUAGES`; empty to ask the environment."""
     output: str = ""
     """File that `import` writes; empty for stdout."""
+    installed: str = ""
+    """File of what a machine has, or `here`, that `check` and `plan` hold against the recipe."""
     info: str = ""
     """Which of Hydra's reports to print: one of `INFO_KINDS`, or empty."""
 
@@ -223,6 +225,12 @@ FLAGS = (
         names=("--write",),
         summary="fix: save the proposal as a recipe",
         apply=lambda invocation, _: replace(invocation, write=True),
+    ),
+    Flag(
+        names=("--installed",),
+        summary="for check, plan: versions of a machine, from a YAML or JSON file, or `here`",
+        value="FILE",
+        apply=lambda invocation, text: replace(invocation, installed=text),
     ),
     Flag(
         names=("--strict",),

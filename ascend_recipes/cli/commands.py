@@ -179,12 +179,24 @@ def _attempt(invocation: Invocation, words: Sequence[str]) -> Attempt:
     warnings = repeated_overrides(words)
     try:
         planned = planned_launch(words, invocation.config_dirs)
+        machine = _machine(invocation, planned)
     except RecipeError as error:
         return Attempt(tuple(words), None, (*error.findings, *warnings), error.exit_code)
-    findings = (*planned.findings, *warnings)
+    findings = (*planned.findings, *machine, *warnings)
     doubtful = any(item.severity is Severity.WARNING for item in findings)
     code = ExitCode.FINDINGS if invocation.strict and doubtful else ExitCode.OK
+    if any(item.severity is Severity.ERROR for item in machine):
+        code = ExitCode.ENVIRONMENT
     return Attempt(tuple(words), planned, findings, code)
+
+
+def _machine(invocation: Invocation, planned: PlannedLaunch) -> tuple[Finding, ...]:
+    """What of the named machine does not fit; nothing unless one is named."""
+    if not invocation.installed:
+        return ()
+    from ascend_recipes.cli.machines import machine_findings
+
+    return machine_findings(planned.resolved, invocation.installed)
 
 
 def _run_sweep(invocation: Invocation, output: Output) -> ExitCode:

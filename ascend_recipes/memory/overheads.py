@@ -81,7 +81,9 @@ def _communication(view: RoleView) -> MemoryRange:
     """Buffers of every communicator, once or twice: one for sending, one for receiving."""
     recipe = view.recipe
     parallel = recipe.parallel
-    chosen = int(recipe.env.get("HCCL_BUFFSIZE", _DEFAULT_BUFFER_MIB))
+    given = recipe.env.get("HCCL_BUFFSIZE", "")
+    # Anything but a number is a finding of its own (env.number), which must be able to come.
+    chosen = int(given) if given.isdecimal() else _DEFAULT_BUFFER_MIB
     buffers = []
     if parallel.tp > 1:
         buffers.append(_DEFAULT_BUFFER_MIB)

@@ -286,3 +286,33 @@ def test_default_command_is_serve():
 def test_refusals_name_their_command(document):
     assert document("check", "recipe=nope")[1]["command"] == "check"
     assert document("plan", "--nonsense")[1]["command"] == ""
+
+
+# --- a machine beside a recipe --------------------------------------------------------------------
+
+
+def test_a_machine_file_is_held_against_the_recipe(document, tmp_path):
+    file = tmp_path / "there.yaml"
+    file.write_text("cann: 9.1.0\nvllm_ascend: 0.23.0rc1\n", encoding="utf-8")
+    words = (RECIPE, "runtime=vllm_ascend", "runtime.version=0.23.0")
+    code, tree = document("check", *words, "--installed", str(file))
+    assert code == ExitCode.ENVIRONMENT
+    by_id = {item["id"]: item for item in tree["findings"]}
+    assert by_id["drift.version_granularity"]["severity"] == "error"
+    assert by_id["env.matrix"]["at"] == "installed.cann"
+    assert by_id["env.matrix"]["source"].endswith("there.yaml:1")
+    assert document("check", *words)[0] == ExitCode.OK
+
+
+def test_this_machine_can_be_held_against_the_recipe(document):
+    code, tree = document("plan", RECIPE, "--installed", "here")
+    assert code == ExitCode.OK
+    assert tree["findings"] == []
+
+
+def test_a_wrong_machine_file_is_a_usage_error(run, tmp_path):
+    file = tmp_path / "there.yaml"
+    file.write_text("canm: 9.1.0\n", encoding="utf-8")
+    code, out, _ = run("check", RECIPE, "--installed", str(file))
+    assert code == ExitCode.USAGE
+    assert "canm" in out
