@@ -220,7 +220,7 @@ class Lexer:
         following = self.text[self.at + 1 : self.at + 2]
         if following != "\n":
             self._add_text(self.at + 1 if following else self.at, following or "\\", quoted=True)
-        self.at += 2
+        self.at = min(self.at + 2, len(self.text))
 
     def _single_quoted(self) -> None:
         end = self.text.find("'", self.at + 1)
@@ -265,7 +265,7 @@ class Lexer:
         elif following != "\n":
             self._add_text(self.at, "\\", quoted=True)
             self.at -= 1
-        self.at += 2
+        self.at = min(self.at + 2, len(self.text))
 
     def _backquoted(self, *, quoted: bool) -> None:
         end = self.at + 1

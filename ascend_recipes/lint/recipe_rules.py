@@ -104,7 +104,7 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
         return RuleVerdict(unjudged=f"only a run knows {named}")
     registry = registry_with_stand_ins()
     imported = import_command(reading.argv, reading.env, version=version, registry=registry)
-    models = _possible_models(imported)
+    models = possible_models(imported)
     if not models:
         return RuleVerdict(unjudged="its kind of drafting has no field")
     sizes = _SIZES if reading.counts else (0,)
@@ -195,7 +195,7 @@ def _possible_hardware(command: ServeCommand) -> Sequence[str]:
     return _HARDWARE
 
 
-def _possible_models(imported: ImportedCommand) -> list[ImportedCommand]:
+def possible_models(imported: ImportedCommand) -> list[ImportedCommand]:
     """The import for its model, or for stand-ins that have as many drafts and such weights."""
     overrides = dict(imported.overrides)
     speculative = overrides.get("extra_args.speculative_config")

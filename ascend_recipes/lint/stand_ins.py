@@ -37,6 +37,8 @@ STAND_INS: Mapping[str, Mapping[str, Json]] = {
         "num_key_value_heads": 64,
         "n_routed_experts": 256,
         "num_experts_per_tok": 8,
+        "n_shared_experts": 1,
+        "vision_config": {},
         "max_position_embeddings": 10_000_000,
         "vocab_size": 32000,
         "num_nextn_predict_layers": 1,
