@@ -14,11 +14,10 @@ from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import argument, removed
 
 _DESCRIPTION = "quant_model_description.json"
-_METHODS = ("ascend", "compressed-tensors", "fp8", "deepseek_v4_fp8", "mxfp8", "modelopt_mxfp8")
-"""Methods that vllm-ascend registers or keeps (vllm_ascend/quantization at 182b75ea)."""
+_OTHER_METHODS = ("mxfp8", "modelopt_mxfp8")
+"""Methods that vllm-ascend registers (vllm_ascend/quantization at 182b75ea), besides our rows'."""
 
 _INTEGER = ("w8a8", "w4a8")
-_FLOAT = {"fp8": "fp8_block", "deepseek_v4_fp8": "fp8_fp4"}
 _GROUPS = (64, 128)
 """Group sizes that the weight-only kernels take (vllm-ascend issue 5603)."""
 
@@ -34,8 +33,10 @@ def method_is_served(resolved: ResolvedRecipe) -> Iterator[Finding]:
         return
     at = named.at if named is not None else "model"
     fix = removed(named.at) if named is not None else ""
-    if stated not in _METHODS:
-        yield finding("quant.method", at=at, fix=fix, method=stated, served=_METHODS)
+    rows = list(resolved.registry.quantization.values())
+    served = sorted({row.method for row in rows if row.method} | {*_OTHER_METHODS})
+    if stated not in served:
+        yield finding("quant.method", at=at, fix=fix, method=stated, served=served)
     elif named is not None and stated != resolved.quantization.method:
         yield finding(
             "quant.method_mismatch",
@@ -45,9 +46,9 @@ def method_is_served(resolved: ResolvedRecipe) -> Iterator[Finding]:
             format=resolved.checkpoint.format,
             right=resolved.quantization.method or "none",
         )
-    elif named is None and (found := _FLOAT.get(str(stated))):
-        able = resolved.registry.quantization[found].hardware
-        if resolved.recipe.hardware not in able:
+    elif named is None and "fp8" in str(stated):
+        able = sorted({name for row in rows if row.method == stated for name in row.hardware})
+        if able and resolved.recipe.hardware not in able:
             yield finding(
                 "quant.float8", at=at, method=stated, able=able, hardware=resolved.recipe.hardware
             )
