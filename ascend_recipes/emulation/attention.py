@@ -15,6 +15,7 @@ from ascend_recipes.emulation.attention_arguments import (
     UNLIMITED,
     Sparsity,
     check_layout,
+    check_lengths,
     check_padded_keys,
     check_paging,
     check_tensors,
@@ -67,7 +68,7 @@ def fused_infer_attention_score(
         `softmax_lse_flag`, the log-sum-exp [T, N, 1] or [B, N, S, 1] in float32, else one zero.
     """
     check_unset(NAME, **unsupported)
-    _check_modes(inner_precise, antiquant_mode, key_antiquant_mode, value_antiquant_mode)
+    _check_modes(antiquant_mode, key_antiquant_mode, value_antiquant_mode)
     check_layout(input_layout)
     kv_heads = num_key_value_heads or num_heads
     check_tensors(query, key, value, num_heads, kv_heads, input_layout)
@@ -76,6 +77,8 @@ def fused_infer_attention_score(
         check_padded_keys(query, key, kv_heads)
     read = read_padded_lengths if padded else read_packed_lengths
     batch = read(query, key, actual_seq_lengths, actual_seq_lengths_kv, block_table)
+    check_lengths(query, key, batch, input_layout, block_table is not None)
+    _check_precision(inner_precise, batch)
     if block_table is not None:
         width = query.shape[-1]
         check_paging(key, block_table, batch, kv_heads, width, block_size, input_layout)
@@ -96,16 +99,20 @@ def fused_infer_attention_score(
     return out, lse.transpose(1, 2).contiguous() if padded else lse
 
 
-def _check_modes(
-    inner_precise: int, antiquant: int, key_antiquant: int, value_antiquant: int
-) -> None:
+def _check_precision(inner_precise: int, batch: Batch) -> None:
+    """Bit 0 chooses speed, bit 1 corrects rows without keys; here both are exact."""
+    modes = (0, 1) if batch.query_axis == 1 else (0, 1, 2, 3)
+    allowed = f"0 to {modes[-1]}"
+    check(inner_precise in modes, NAME, "inner_precise", f"is {inner_precise}", allowed)
+
+
+def _check_modes(antiquant: int, key_antiquant: int, value_antiquant: int) -> None:
     for argument, mode in (
         ("antiquant_mode", antiquant),
         ("key_antiquant_mode", key_antiquant),
         ("value_antiquant_mode", value_antiquant),
     ):
         check(mode == 0, NAME, argument, f"is {mode}", "0 (quantized caches are not emulated)")
-    check(inner_precise in (0, 1, 2, 3), NAME, "inner_precise", f"is {inner_precise}", "0 to 3")
 
 
 def _outputs(rows_TND: Tensor, value_dim: int, batch: Batch) -> tuple[Tensor, Tensor]:

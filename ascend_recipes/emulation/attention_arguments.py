@@ -7,18 +7,17 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ascend_recipes.emulation.attention_lengths import NAME, Batch
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
     check_contiguous,
-    check_dtype,
     check_same_dtype,
     check_shape,
 )
 
+SYMBOL = f"npu::{NAME}"
 LAYOUTS = ("TND", "BSND")
-DTYPES = (torch.float16, torch.bfloat16)
-MASK_DTYPES = (torch.bool, torch.int8, torch.uint8)
 MASK_SIZE = 2048
 UNLIMITED = 2147483647
 
@@ -46,7 +45,6 @@ def check_tensors(
     query: Tensor, key: Tensor, value: Tensor, heads: int, kv_heads: int, layout: str
 ) -> None:
     """Refuse dtypes, layouts and head counts that the operator does not take."""
-    check_dtype(NAME, "query", query, DTYPES)
     check_same_dtype(NAME, query, key=key, value=value)
     check_contiguous(NAME, query=query, key=key, value=value)
     check(
@@ -68,15 +66,10 @@ def check_tensors(
         f"is {kv_heads} for {heads} query heads",
         "a divisor of num_heads at most 64 times smaller",
     )
-    check(heads <= 256, NAME, "num_heads", f"is {heads}", "at most 256")
+    check_limit(SYMBOL, "heads", "num_heads", heads)
     width = query.shape[-1]
-    check(
-        width <= 512 and width % 16 == 0,
-        NAME,
-        "query",
-        f"has head dim {width}",
-        "a multiple of 16 up to 512",
-    )
+    check_limit(SYMBOL, "head_dim", "query", width, "has head dim")
+    check(width % 16 == 0, NAME, "query", f"has head dim {width}", "a multiple of 16")
     if layout == "BSND":
         check(
             query.shape[1] == 1 or heads * width < 65535,
@@ -85,6 +78,20 @@ def check_tensors(
             f"has tokens of {heads * width}",
             "fewer than 65535 elements of a token in layout BSND",
         )
+
+
+def check_lengths(query: Tensor, key: Tensor, batch: Batch, layout: str, paged: bool) -> None:
+    """Refuse batches, sequences and caches that are too large for the operator."""
+    check_limit(SYMBOL, "batch", "query", len(batch.query_lengths), "has a batch of")
+    name = "keys_of_one_query" if batch.query_axis == 1 else "sequence"
+    longest = max(batch.key_lengths, default=0)
+    check_limit(SYMBOL, name, "actual_seq_lengths_kv", longest, "holds")
+    if layout == "TND":
+        check_limit(SYMBOL, "tokens", "query", query.shape[0], "has tokens:")
+    else:
+        check_limit(SYMBOL, "sequence", "query", query.shape[1], "has queries:")
+    if paged and batch.query_axis == 1:
+        check_limit(SYMBOL, "cache_elements", "key", key.numel(), "has elements:")
 
 
 def check_padded_keys(query: Tensor, key: Tensor, kv_heads: int) -> None:
@@ -108,7 +115,6 @@ def check_paging(
     layout: str,
 ) -> None:
     """Refuse caches, tables and block sizes that do not fit together."""
-    check(block_table.dtype == torch.int32, NAME, "block_table", f"is {block_table.dtype}", "int32")
     check_shape(NAME, "block_table", block_table, (len(batch.key_lengths), None), "[requests, any]")
     step = 128 if batch.query_axis > 1 else 16
     check(
@@ -216,6 +222,10 @@ def read_sparsity(
         f"is {pre_tokens} with next_tokens {next_tokens}",
         "a band that is not empty",
     )
+    fewest = min(batch.query_lengths, default=0)
+    check(pre_tokens >= -fewest, NAME, "pre_tokens", f"is {pre_tokens}", f"{-fewest} or more")
+    fewest = min(batch.key_lengths, default=0)
+    check(next_tokens >= -fewest, NAME, "next_tokens", f"is {next_tokens}", f"{-fewest} or more")
     return Sparsity(before=pre_tokens, after=next_tokens, masked=True)
 
 
@@ -223,7 +233,7 @@ def _check_mask(mask: Tensor | None) -> None:
     """The compressed mask is the strictly upper triangle of a 2048 square, 1 where masked."""
     if mask is None:
         raise OperatorRefusedError(NAME, "atten_mask", "is None", "required in sparse modes 2 to 4")
-    check(mask.dtype in MASK_DTYPES, NAME, "atten_mask", f"is {mask.dtype}", "bool, int8, uint8")
+    check_contiguous(NAME, atten_mask=mask)
     shape = list(mask.shape)
     square = shape[-2:] == [MASK_SIZE, MASK_SIZE] and all(size == 1 for size in shape[:-2])
     check(

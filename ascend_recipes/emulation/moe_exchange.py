@@ -9,11 +9,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ascend_recipes.emulation.integer import quantize_rows
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import (
     SMALL,
     OperatorRefusedError,
     check,
-    check_dtype,
     check_range,
     check_shape,
     check_unset,
@@ -21,10 +21,7 @@ from ascend_recipes.emulation.refusal import (
 )
 from ascend_recipes.emulation.undefined import padded
 
-LOW = (torch.float16, torch.bfloat16)
 PLAIN, DYNAMIC = 0, 2
-RANK_LIMIT, EXPERT_LIMIT, LOCAL_LIMIT, TOP_K_LIMIT, BATCH_LIMIT = 768, 1024, 2048, 16, 512
-HIDDEN_FROM, HIDDEN_TO = 1024, 8192
 ROW_ADDRESS = 128
 """Places of the assistance output that belong to a row; three are used: rank, token, slot."""
 
@@ -200,14 +197,13 @@ def distribute_combine(
     check(comm_quant_mode == 0, name, "comm_quant_mode", f"is {comm_quant_mode}", "0 (none)")
     _check_plain(name, expert_shard_type, shared_expert_rank_num, tp_world_size, comm_alg)
     _check_world(name, ep_world_size, ep_rank_id, moe_expert_num)
-    check_dtype(name, "expand_x", expand_x, LOW)
-    check_dtype(name, "expert_ids", expert_ids, (torch.int32,))
-    check_dtype(name, "expert_scales", expert_scales, (torch.float32,))
+    check_limit(f"npu::{name}", "tokens", "expert_ids", expert_ids.shape[0], "has rows:")
+    check_limit(f"npu::{name}", "experts_of_a_token", "expert_ids", expert_ids.shape[1], "names")
+    _check_hidden(name, "expand_x", expand_x.shape[1])
     check_shape(name, "expert_scales", expert_scales, tuple(expert_ids.shape), "[tokens, k]")
     if x_active_mask is not None:
         _check_mask(name, expert_ids, x_active_mask)
     local = moe_expert_num // ep_world_size
-    check_dtype(name, "ep_send_counts", ep_send_counts, (torch.int32,))
     check_shape(
         name, "ep_send_counts", ep_send_counts, (ep_world_size * local,), "[ranks x experts]"
     )
@@ -256,41 +252,31 @@ def _check_plain(
 
 
 def _check_world(name: str, world: int, rank: int, experts: int) -> None:
-    check(2 <= world <= RANK_LIMIT, name, "ep_world_size", f"is {world}", f"2 to {RANK_LIMIT}")
+    check_limit(f"npu::{name}", "ranks", "ep_world_size", world)
     check(0 <= rank < world, name, "ep_rank_id", f"is {rank}", f"0 to {world - 1}")
-    check(1 <= experts <= EXPERT_LIMIT, name, "moe_expert_num", f"is {experts}", "1 to 1024")
+    check_limit(f"npu::{name}", "experts", "moe_expert_num", experts)
     check(experts % world == 0, name, "moe_expert_num", f"is {experts}", f"a multiple of {world}")
-    check(experts <= LOCAL_LIMIT, name, "moe_expert_num", f"is {experts}", f"at most {LOCAL_LIMIT}")
 
 
 def _check_tokens(
     name: str, x: Tensor, expert_ids: Tensor, experts: int, mask: Tensor | None
 ) -> None:
-    check_dtype(name, "x", x, LOW)
     check(x.dim() == 2, name, "x", f"has {x.dim()} dimensions", "2 ([tokens, hidden])")
-    check(x.shape[0] <= BATCH_LIMIT, name, "x", f"has {x.shape[0]} rows", f"at most {BATCH_LIMIT}")
-    _check_hidden(name, x.shape[1])
-    check_dtype(name, "expert_ids", expert_ids, (torch.int32,))
+    check_limit(f"npu::{name}", "tokens", "x", x.shape[0], "has rows:")
+    _check_hidden(name, "x", x.shape[1])
     check_shape(name, "expert_ids", expert_ids, (x.shape[0], None), "[tokens, k]")
-    top_k = expert_ids.shape[1]
-    check(1 <= top_k <= TOP_K_LIMIT, name, "expert_ids", f"names {top_k} experts", "1 to 16")
+    check_limit(f"npu::{name}", "experts_of_a_token", "expert_ids", expert_ids.shape[1], "names")
     check_range(name, "expert_ids", expert_ids, 0, experts, "experts")
     if mask is not None:
         _check_mask(name, expert_ids, mask)
 
 
-def _check_hidden(name: str, hidden: int) -> None:
-    check(
-        relaxes(SMALL) or HIDDEN_FROM <= hidden <= HIDDEN_TO,
-        name,
-        "x",
-        f"has hidden size {hidden}",
-        f"{HIDDEN_FROM} to {HIDDEN_TO}",
-    )
+def _check_hidden(name: str, argument: str, hidden: int) -> None:
+    if not relaxes(SMALL):
+        check_limit(f"npu::{name}", "hidden", argument, hidden, "has hidden size")
 
 
 def _check_mask(name: str, expert_ids: Tensor, mask: Tensor) -> None:
-    check_dtype(name, "x_active_mask", mask, (torch.bool,))
     check_shape(name, "x_active_mask", mask, (expert_ids.shape[0],), "[tokens]")
     active = int(mask.sum())
     leading = bool(mask[:active].all())

@@ -112,6 +112,13 @@ def gating_top_k_hash(
         f"is {norm_type}",
         "0 (softmax), 1 (sigmoid), 2 (square root of softplus)",
     )
+    check(
+        norm_type != SQRT_SOFTPLUS or group_count == 1,
+        name,
+        "group_count",
+        f"is {group_count}",
+        "1 with norm_type 2",
+    )
     return _gate(
         name,
         x,

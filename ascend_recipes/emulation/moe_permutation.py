@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import (
     check,
     check_dtype,
@@ -18,6 +19,8 @@ from ascend_recipes.emulation.refusal import (
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INDEX_LIMIT = 16777215
+BYTE_EXPERTS = 10240
+"""Experts that int8 tokens can go to (A5)."""
 
 
 def token_permute(
@@ -26,10 +29,8 @@ def token_permute(
     """`npu::npu_moe_token_permute`: rows sorted by expert, and where each copy went."""
     name = "npu_moe_token_permute"
     check(not padded_mode, name, "padded_mode", "is True", "False")
-    check_dtype(name, "tokens", tokens, FLOATS)
     check(tokens.dim() == 2, name, "tokens", f"has {tokens.dim()} dimensions", "2")
     check(indices.dim() in (1, 2), name, "indices", f"has {indices.dim()} dimensions", "1 or 2")
-    check_dtype(name, "indices", indices, (torch.int32, torch.int64))
     check(
         indices.shape[0] == tokens.shape[0],
         name,
@@ -38,9 +39,10 @@ def token_permute(
         f"{tokens.shape[0]}, as tokens",
     )
     per_token = indices.shape[1] if indices.dim() == 2 else 1
-    check(per_token <= 512, name, "indices", f"names {per_token} experts a token", "at most 512")
+    check_limit(f"npu::{name}", "experts_of_a_token", "indices", per_token, "names")
     check(indices.numel() < INDEX_LIMIT, name, "indices", "is too long", f"below {INDEX_LIMIT}")
-    check_range(name, "indices", indices, 0, INDEX_LIMIT, "experts")
+    largest = BYTE_EXPERTS if tokens.dtype == torch.int8 else INDEX_LIMIT
+    check_range(name, "indices", indices, 0, largest, "experts")
     order = indices.flatten().sort(stable=True).indices
     kept = order[:num_out_tokens] if num_out_tokens else order
     return tokens[kept // per_token], order.argsort().int()
@@ -85,7 +87,7 @@ def token_unpermute(
         check_dtype(name, "probs", probs, FLOATS)
         check(probs.dim() == 2, name, "probs", f"has {probs.dim()} dimensions", "2")
         per_token = probs.shape[1]
-        check(per_token <= 512, name, "probs", f"has {per_token} columns", "at most 512")
+        check_limit(f"npu::{name}", "experts_of_a_token", "probs", per_token, "has columns:")
         check(probs.numel() == rows, name, "probs", f"has {probs.numel()} numbers", f"{rows}")
     index = sorted_indices.long()
     # Rows that the permutation dropped count as zeros.

@@ -17,7 +17,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 
 def rms_norm(input: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
     """`npu::npu_rms_norm`: x / sqrt(mean(x²) + ε) · γ, and the reciprocal root in float32."""
-    _check_norm("npu_rms_norm", input, gamma, lowest_rank=1)
+    _check_norm("npu_rms_norm", input, gamma, lowest_rank=2)
     return _normalize(input, gamma.float(), epsilon)
 
 

@@ -19,13 +19,17 @@ from ascend_recipes.emulation.refusal import (
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 ROTARY_MODES = ("half", "interleave")
+OUTER_LIMIT = 1000
+"""Batch and heads of `npu_rotary_mul` are below it."""
 
 
 def swiglu(input: Tensor, dim: int = -1) -> Tensor:
     """`npu::npu_swiglu`: silu(first half) · second half along `dim`."""
     name = "npu_swiglu"
     check_dtype(name, "input", input, FLOATS)
-    check(1 <= input.dim() <= 8, name, "input", f"has {input.dim()} dimensions", "1 to 8")
+    rank = input.dim()
+    check(1 <= rank <= 8, name, "input", f"has {rank} dimensions", "1 to 8")
+    check(-rank <= dim < rank, name, "dim", f"is {dim}", f"-{rank} to {rank - 1}")
     check(
         input.shape[dim] % 2 == 0,
         name,
@@ -70,6 +74,7 @@ def rotary_mul(
         "an even number below 896",
     )
     check(r1.shape == r2.shape, name, "r2", f"has shape {list(r2.shape)}", "the shape of r1")
+    _check_outer(name, input, r1, rotary_mode)
     _check_factor_shape(name, input, r1, rotary_mode)
     x, cosine, sine = input.float(), r1.float(), r2.float()
     return (x * cosine + _turn(x, rotary_mode) * sine).to(input.dtype)
@@ -80,6 +85,34 @@ def rotary_mul_meta(
 ) -> Tensor:
     """Shape of `npu_rotary_mul`."""
     return input.new_empty(input.shape)
+
+
+def _check_outer(name: str, x: Tensor, factor: Tensor, rotary_mode: str) -> None:
+    """Batch and heads are short; the layout shows only in the factors, which the sequence needs.
+
+    An axis that factors share is batch or heads. Where they share none, one long axis can be the
+    sequence.
+    """
+    outer = zip(x.shape[:3], factor.shape[:3], strict=True)
+    shared = [size for size, given in outer if given == 1]
+    long = sorted(size for size in x.shape[:3] if size >= OUTER_LIMIT)
+    wrong = [size for size in shared if size >= OUTER_LIMIT] or long[:-1]
+    check(
+        not wrong,
+        name,
+        "input",
+        f"has {wrong} for batch or heads",
+        f"below {OUTER_LIMIT} each",
+    )
+    if rotary_mode == "interleave" and len(shared) == 2:
+        product = shared[0] * shared[1]
+        check(
+            product < OUTER_LIMIT,
+            name,
+            "input",
+            f"has {product} heads in all of the batch",
+            f"below {OUTER_LIMIT} (batch times heads) in mode interleave",
+        )
 
 
 def _check_factor_shape(name: str, x: Tensor, factor: Tensor, rotary_mode: str) -> None:

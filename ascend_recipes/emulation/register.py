@@ -16,6 +16,7 @@ from ascend_recipes.emulation import (
     refusal,
 )
 from ascend_recipes.emulation.expert_kernels import EXPERT_KERNELS
+from ascend_recipes.emulation.limits import ANY, emulate_generation, guarded
 from ascend_recipes.emulation.sparse_kernels import SPARSE_KERNELS
 
 Kernel = Callable[..., Any]
@@ -59,19 +60,23 @@ KERNELS: dict[str, tuple[Kernel, Kernel]] = {
 _libraries: list[torch.library.Library] = []
 
 
-def install(relaxed: Collection[str] = ()) -> None:
-    """Register CPU and Meta kernels for every emulated operator; a second call only relaxes anew.
+def install(relaxed: Collection[str] = (), *, hardware: str = ANY) -> None:
+    """Register CPU and Meta kernels for every emulated operator.
 
-    Schemas are defined here where the vendor's package has not defined them.
+    A second call only chooses limits anew. Schemas are defined here where the vendor's package has
+    not defined them.
 
     Args:
         relaxed: Limits of the hardware to lift; see `refusal.RELAXATIONS`.
+        hardware: Generation to emulate, a row of `registry/hardware`: operators that it lacks and
+            dtypes that it does not take there are refused. `any` takes what some generation takes.
 
     Raises:
-        ValueError: unknown relaxation.
+        ValueError: unknown relaxation or generation.
         RuntimeError: the installed vendor package has another schema than our snapshot.
     """
     refusal.relax(relaxed)
+    emulate_generation(hardware)
     if _libraries:
         return
     schemas = load_schemas()
@@ -82,7 +87,7 @@ def install(relaxed: Collection[str] = ()) -> None:
             definition.define(schemas[name].removeprefix(f"{namespace}::"))
             _libraries.append(definition)
         implementation = torch.library.Library(namespace, "IMPL")
-        implementation.impl(operator, kernel, "CPU")
+        implementation.impl(operator, guarded(name, kernel), "CPU")
         if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "Meta"):
             implementation.impl(operator, meta_kernel, "Meta")
         _libraries.append(implementation)
