@@ -41,6 +41,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "suggest",
             "tiny",
             "tiny_modelslim",
+            "versions",
             "tiny_tokenizer",
             "tiny_weights",
             "words",
