@@ -15,6 +15,7 @@ from vllm.model_executor.layers.linear import (
     ColumnParallelLinear,
     ReplicatedLinear,
     RowParallelLinear,
+    UnquantizedLinearMethod,
 )
 from vllm.model_executor.layers.quantization import QuantizationConfig
 
@@ -33,6 +34,27 @@ class Rotation:
 
     tokens: RotaryRows
     table: RotaryRows
+
+
+class GroupedLinear(UnquantizedLinearMethod):
+    """A weight for each group of inputs; the checkpoint stacks them as rows."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """Turn the weight once to `[G, X, L]`, as the operator takes it."""
+        weight_GLX = layer.weight.data.view(self.groups, -1, layer.weight.shape[-1])
+        weight_GXL = weight_GLX.transpose(1, 2).contiguous()
+        layer.weight = nn.Parameter(weight_GXL, requires_grad=False)
+
+    def apply(
+        self, layer: nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Multiply `[T, G, X]` to `[T, G, L]`."""
+        output: torch.Tensor = operations.grouped_projection(x, layer.weight)
+        return output
 
 
 class CompressedSparseAttention(nn.Module):
@@ -117,6 +139,7 @@ class CompressedSparseAttention(nn.Module):
         self.wo_a = ColumnParallelLinear(
             width // config.o_groups, grouped, bias=False, prefix=f"{weights}.wo_a"
         )
+        self.wo_a.quant_method = GroupedLinear(self.groups)
         self.wo_b = RowParallelLinear(
             grouped, hidden, bias=False, quant_config=quant_config, prefix=f"{weights}.wo_b"
         )
@@ -178,10 +201,9 @@ class CompressedSparseAttention(nn.Module):
 
     def _project(self, out_TND: torch.Tensor) -> torch.Tensor:
         """Each group of heads to its own low rank, then all of them to the hidden size."""
-        grouped_GTX = out_TND.reshape(out_TND.shape[0], self.groups, -1).transpose(0, 1)
-        weight_GLX = self.wo_a.weight.view(self.groups, -1, grouped_GTX.shape[-1])
-        low_GTL = torch.bmm(grouped_GTX, weight_GLX.transpose(1, 2))
-        output: torch.Tensor = self.wo_b(low_GTL.transpose(0, 1).flatten(1))[0]
+        grouped_TGX = out_TND.reshape(out_TND.shape[0], self.groups, -1)
+        low_TGL = self.wo_a.quant_method.apply(self.wo_a, grouped_TGX)
+        output: torch.Tensor = self.wo_b(low_TGL.flatten(1))[0]
         return output
 
 
