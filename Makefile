@@ -20,7 +20,7 @@ test: checks lint
 	$(PYTHON) -m pytest
 
 fast: setup
-	$(PYTHON) -m pytest -n $(WORKERS) -m "not vllm and not ops and not serve and not npu and not vendor and not lowering"
+	$(PYTHON) -m pytest -n $(WORKERS) -m "not vllm and not ops and not serve and not npu and not vendor and not lowering and not registry"
 
 lint: setup
 	.venv/bin/ruff check .

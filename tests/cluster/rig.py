@@ -71,7 +71,10 @@ class Place:
         root = self.folder / "env"
         (root / "bin").mkdir(parents=True)
         (root / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-        (root / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
+        (root / "pyvenv.cfg").write_text(
+            f"home = {Path(sys.executable).resolve().parent}\n"
+            "include-system-site-packages = false\n"
+        )
         python = f"python{sys.version_info.major}.{sys.version_info.minor}"
         for name, version in VERSIONS.items():
             info = root / "lib" / python / "site-packages" / f"{name}-{version}.dist-info"
