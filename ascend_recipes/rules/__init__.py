@@ -167,6 +167,7 @@ PAIR_RULES: tuple[PairRule, ...] = (
     disaggregation.degrees_agree,
     disaggregation.drafts_agree,
     disaggregation.split_context_drafts,
+    disaggregation.eight_bit_latents_move,
     disaggregation.ends_meet,
     disaggregation.connectors_exist,
     disaggregation.declared_sizes_are_true,

@@ -140,6 +140,18 @@ def split_context_drafts(prefill: ResolvedRecipe, decode: ResolvedRecipe) -> Ite
             )
 
 
+@holds("vllm_ascend")
+def eight_bit_latents_move(prefill: ResolvedRecipe, decode: ResolvedRecipe) -> Iterator[Finding]:
+    """Wrong text is reported where 8-bit caches of sparse latent attention are moved."""
+    for role in (Role("prefill", prefill), Role("decode", decode)):
+        recipe = role.view.recipe
+        if recipe.attention.kind == "sfa" and getattr(recipe.cache, "kv_dtype", "") == "int8":
+            at = _placed("cache.kv_dtype", prefill, decode)
+            fix = f"{at}=model" if at == "cache.kv_dtype" else role.word("cache.kv_dtype", "model")
+            yield finding("attention.sfa_c8", at=at, fix=fix)
+            return
+
+
 def ends_meet(prefill: ResolvedRecipe, decode: ResolvedRecipe) -> Iterator[Finding]:
     """One connector, and a number of its own for every engine."""
     roles = {"prefill": prefill.recipe.roles["prefill"], "decode": decode.recipe.roles["decode"]}
