@@ -19,8 +19,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ascend_recipes.torchvision_schemas import define_missing_schemas
+from tests.vllm.conftest import Engine
+from tests.vllm.oracle import dense
 
 Rounding = Literal["float", "int8", "w8a8"]
+
+TOLERANCE = 1e-3
+"""Largest difference of a float32 logit; logits have a deviation of 2."""
 
 INT8_LIMIT = 127
 HEAD_SCORE_SCALE = 1024
@@ -97,6 +102,19 @@ def stretched_windows(model: Any) -> Iterator[None]:
         yield
     finally:
         rotary.main_inv_freq = kept
+
+
+def assert_matches(
+    engine: Engine, prompt: list[int], answer: dict[str, Any], rounding: Rounding, scratch: Path
+) -> None:
+    """Greedy tokens equal, logits of every step and token close."""
+    checkpoint = Path(engine.planned.plan.model.checkpoint)
+    expected = oracle_logits(
+        checkpoint, prompt, answer["tokens"], rounding=rounding, scratch=scratch
+    )
+    assert answer["tokens"] == expected.argmax(-1).tolist()
+    actual = dense(answer["logits"], expected.shape[-1])
+    assert (actual - expected).abs().max().item() < TOLERANCE
 
 
 class Int8Scorer:

@@ -9,7 +9,8 @@ import pytest
 from tests.vllm.conftest import FLOAT32, RAW, Engine
 from tests.vllm.oracle import dense, prompt_of
 from tests.vllm.oracle_deepseek_v4 import (
-    Rounding,
+    TOLERANCE,
+    assert_matches,
     oracle_logits,
     oracle_model,
     stretched_windows,
@@ -19,9 +20,6 @@ pytestmark = pytest.mark.vllm
 
 RECIPE = "recipe=deepseek_v4_a3"
 UNQUANTIZED = ("quant=none", "checkpoint.variant=bf16")
-
-TOLERANCE = 1e-3
-"""Largest difference of a float32 logit; logits have a deviation of 2."""
 
 LENGTHS = (1, 3, 127, 128, 129, 515, 1500)
 MIXED = (5, 300, 17, 129, 1, 400)
@@ -76,19 +74,6 @@ def crowded(engine_of: Callable[..., Any]) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("oracle")
-
-
-def assert_matches(
-    engine: Engine, prompt: list[int], answer: dict, rounding: Rounding, scratch: Path
-) -> None:
-    """Greedy tokens equal, logits of every step and token close."""
-    checkpoint = Path(engine.planned.plan.model.checkpoint)
-    expected = oracle_logits(
-        checkpoint, prompt, answer["tokens"], rounding=rounding, scratch=scratch
-    )
-    assert answer["tokens"] == expected.argmax(-1).tolist()
-    actual = dense(answer["logits"], expected.shape[-1])
-    assert (actual - expected).abs().max().item() < TOLERANCE
 
 
 @pytest.mark.parametrize("length", LENGTHS)
