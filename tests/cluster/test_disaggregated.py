@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -154,3 +155,38 @@ def test_ports_that_meet_are_refused_before_the_start(place):
     assert "the meeting of the launchers" in message
     assert "the router" in message
     assert place.events == []
+
+
+def test_real_router_speaks_the_same_handshake(place):
+    """`vllm-router` from the package registry, chosen where nothing speaks against it."""
+    launcher = place.launch(*DISAGGREGATED, "roles.decode.scheduler.recompute=false")
+    launcher.wait_until_ready()
+    pid = launcher.state["processes"][-1]["identity"]["pid"]
+    title = Path(f"/proc/{pid}/cmdline").read_bytes()
+    before = len(place.requests)
+    _, answer = ask(place.port, "/v1/completions", {"prompt": "p", "max_tokens": 9, "model": "m"})
+    assert launcher.terminate() == 0
+    assert title.startswith(b"vllm::router"), "the name that vllm-router gives itself"
+    assert answer["choices"][0]["text"].startswith("from decode")
+    prefill, decode = place.requests[before:]
+    assert prefill["body"]["kv_transfer_params"]["do_remote_decode"] is True
+    assert (prefill["body"]["max_tokens"], decode["body"]["max_tokens"]) == (1, 9)
+    assert decode["body"]["kv_transfer_params"]["remote_host"] == prefill["name"]
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "severity"),
+    [
+        ((), "cluster.router_recompute", "warn"),
+        (("roles=mooncake_layerwise",), "cluster.router_protocol", "error"),
+    ],
+)
+def test_router_that_does_not_fit(place, words, id, severity):
+    launcher = place.launch(*DISAGGREGATED, *words, "site.router=vllm_router")
+    if severity == "warn":
+        launcher.wait_until_ready()
+        assert launcher.findings[id]
+        assert launcher.terminate() == 0
+    else:
+        assert launcher.wait() == 3
+        assert "MooncakeLayerwiseConnector" in launcher.findings[id]
