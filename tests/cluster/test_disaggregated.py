@@ -168,7 +168,10 @@ def test_real_router_speaks_the_same_handshake(place):
     assert launcher.terminate() == 0
     assert title.startswith(b"vllm::router"), "the name that vllm-router gives itself"
     assert answer["choices"][0]["text"].startswith("from decode")
-    prefill, decode = place.requests[before:]
+    # It also asks servers to render the prompt, by which its own policy chooses among them.
+    prefill, decode = (
+        item for item in place.requests[before:] if item["path"] == "/v1/completions"
+    )
     assert prefill["body"]["kv_transfer_params"]["do_remote_decode"] is True
     assert (prefill["body"]["max_tokens"], decode["body"]["max_tokens"]) == (1, 9)
     assert decode["body"]["kv_transfer_params"]["remote_host"] == prefill["name"]
