@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.memory.parameters import Sizes, expert_count, model_parts
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.rows import CheckpointFacts, HardwareRow, ModelRow
 
@@ -14,6 +15,11 @@ _CACHES = {
     "dsa": "heterogeneous_prefix",
 }
 _LONGEST = 32768
+_MOST_NODES = 64
+_EXPERT_SHARE = 0.6
+"""Share of the memory that spread weights may take: what is not an expert stands on every replica.
+"""
+
 _GB = 10**9
 _GIB = 2**30
 
@@ -23,6 +29,7 @@ def starter_recipe(registry: Registry, *, model: str, hardware: str, name: str =
 
     Tensor parallelism is the smallest legal size whose dies hold the weights in four fifths of
     their memory, where the size on disk is published; otherwise all dies of a node that are legal.
+    Experts spread over as many nodes as their weights need.
 
     Raises:
         RecipeError: unknown rows (exit code 2), or no checkpoint runs on the hardware.
@@ -31,6 +38,8 @@ def starter_recipe(registry: Registry, *, model: str, hardware: str, name: str =
     variant, facts = _checkpoint(registry, model, hardware)
     attention = _attention(registry, row, model, hardware)
     tp = _tensor_parallel(row, machine, facts)
+    bits = registry.quantization[facts.format].weight_bits
+    nodes, dp = _spread(row, machine, facts, tp, bits) if "moe" in row.traits else (1, 1)
     lines = [
         "# @package _global_",
         f"# {name or f'{model}_{hardware}'}: say here what the deployment is for.",
@@ -52,10 +61,14 @@ def starter_recipe(registry: Registry, *, model: str, hardware: str, name: str =
     if "bfloat16" not in machine.dtypes:
         lines.append("  dtype: float16")
     lines += ["parallel:", f"  tp: {tp}"]
-    if "moe" in row.traits and tp > 1:
+    if dp > 1:
+        lines.append(f"  dp: {dp}")
+    if "moe" in row.traits and tp * dp > 1:
         lines.append("  ep: true")
     lines += ["scheduler:", f"  max_model_len: {min(_LONGEST, row.max_model_len)}"]
     lines += ["  max_num_seqs: 16", "  max_num_batched_tokens: 8192"]
+    if nodes > 1:
+        lines.append(f"nodes: {nodes}")
     return "\n".join(lines) + "\n"
 
 
@@ -124,6 +137,22 @@ def _tensor_parallel(row: ModelRow, machine: HardwareRow, facts: CheckpointFacts
         return legal[-1]
     room = machine.memory_gib * _GIB * 0.8
     return next((size for size in legal if facts.size_gb * _GB / size <= room), legal[-1])
+
+
+def _spread(
+    row: ModelRow, machine: HardwareRow, facts: CheckpointFacts, tp: int, bits: int
+) -> tuple[int, int]:
+    """Fewest nodes, and replicas on them, over which experts spread evenly and weights fit."""
+    layers = {layer.kind: layer.count for layer in row.layers}
+    counted = sum(part.parameters for part in model_parts(row.config, layers)) * bits / 8
+    size = max(counted, (facts.size_gb or 0) * _GB)
+    experts = expert_count(Sizes(row.config))
+    for nodes in range(1, _MOST_NODES + 1):
+        dp = nodes * machine.dies_per_node // tp if nodes > 1 else 1
+        room = machine.memory_gib * _GIB * _EXPERT_SHARE * tp * dp
+        if size <= room and experts % (tp * dp) == 0:
+            return nodes, dp
+    return 1, machine.dies_per_node // tp
 
 
 def _heads(row: ModelRow, field: str) -> int:

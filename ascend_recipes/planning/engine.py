@@ -209,7 +209,7 @@ def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
     if cache.kind == "heterogeneous" and cache.retention_interval_tokens and native:
         path = "cache.retention_interval_tokens"
         section.recipe("prefix_cache_retention_interval", cache.retention_interval_tokens, path)
-    if cache.kind != "paged" and "serve" not in resolved.recipe.roles:
+    if asks_for_hybrid_manager(resolved):
         because = "caches of several kinds: with a KV connector vLLM would fall back to one kind"
         section.decided("disable_hybrid_kv_cache_manager", False, because, _add_cache)
     if cache.memory_bytes is not None:
@@ -218,6 +218,15 @@ def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
         section.recipe("mamba_cache_mode", state_mode(resolved), "cache.state_mode")
         dtype = state_dtype(resolved.recipe, resolved.config)
         section.recipe("mamba_ssm_cache_dtype", dtype, "cache.state_dtype")
+
+
+def asks_for_hybrid_manager(resolved: ResolvedRecipe) -> bool:
+    """Whether caches of several kinds move: vLLM would make them one kind unless it is told."""
+    recipe = resolved.recipe
+    if "serve" in recipe.roles:
+        moves = recipe.roles["serve"].transfer is not None
+        return moves and recipe.cache.kind == "heterogeneous"
+    return recipe.cache.kind != "paged"
 
 
 def _add_parallel(resolved: ResolvedRecipe, section: Section) -> None:

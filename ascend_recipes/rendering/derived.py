@@ -6,6 +6,7 @@ from pathlib import Path
 from ascend_recipes.planning.cache import state_mode
 from ascend_recipes.planning.capture import CAPTURE_CAP, default_capture_sizes
 from ascend_recipes.planning.engine import (
+    asks_for_hybrid_manager,
     checkpoint_origin,
     checkpoint_source,
     model_argument,
@@ -70,7 +71,7 @@ def _cache(view: ResolvedRecipe) -> Iterator[Entry]:
     recipe = view.recipe
     if state_mode(view) == "align":
         yield "--mamba-cache-mode", "align", "cache.state_mode"
-    if recipe.cache.kind != "paged" and "serve" not in recipe.roles:
+    if asks_for_hybrid_manager(view):
         because = "caches of several kinds: with a connector vLLM would fall back to one kind"
         yield "--disable-hybrid-kv-cache-manager", False, because
     quantized = recipe.cache.kind == "paged" and recipe.cache.kv_dtype != "model"

@@ -14,7 +14,6 @@ from ascend_recipes.rules.options import (
     pooled_cache,
     removed,
     switched_on,
-    transfer,
 )
 
 _CACHE_OF_ATTENTION = {
@@ -162,8 +161,13 @@ def caches_keep_their_kinds(resolved: ResolvedRecipe) -> Iterator[Finding]:
         return
     if switched_on(stated):
         yield finding("cache.uniform", at=at, fix=f"{at}=false", kind=recipe.cache.kind)
-    elif stated is None and "serve" in recipe.roles and transfer(resolved):
+    elif stated is None and recipe.cache.kind == "heterogeneous" and _typed_transfer(resolved):
         yield finding("cache.hybrid_manager", at=at, fix=f"{at}=false", kind=recipe.cache.kind)
+
+
+def _typed_transfer(resolved: ResolvedRecipe) -> bool:
+    """Whether a connector is named among the engine arguments; for roles the plan asks itself."""
+    return argument(resolved, "kv_transfer_config") is not None
 
 
 def pooled_states_are_aligned(resolved: ResolvedRecipe) -> Iterator[Finding]:

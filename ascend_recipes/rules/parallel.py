@@ -32,6 +32,8 @@ def key_value_heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Key-value heads are split evenly, or every one is copied the same number of times."""
     tp, heads = resolved.recipe.parallel.tp, resolved.config.get("num_key_value_heads")
     grouped = "full_attention" in {layer.kind for layer in resolved.model.layers}
+    if any(_int(resolved, field) % tp for field in resolved.model.heads_split):
+        return
     if not grouped or not isinstance(heads, int) or max(tp, heads) % min(tp, heads) == 0:
         return
     legal = [
