@@ -26,12 +26,17 @@ REPEATS = 3
 
 
 def main() -> None:
-    """Measure both peers in child processes and print the tables."""
+    """Measure the recipe of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="qwen3_5_27b_a2")
     parser.add_argument("overrides", nargs="*")
     arguments = parser.parse_args()
-    plan, environment = _prepare(arguments.recipe, arguments.overrides)
+    report(arguments.recipe, arguments.overrides)
+
+
+def report(recipe: str, overrides: list[str]) -> None:
+    """Measure a recipe whose tiny checkpoint transformers reads too, and print the tables."""
+    plan, environment = _prepare(recipe, overrides)
     ours = _measure("engine", environment)
     peer = _measure("transformers", environment)
     _print(plan, ours, peer)
