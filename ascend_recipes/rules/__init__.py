@@ -133,6 +133,8 @@ RULES: tuple[Rule, ...] = (
     fused.fused_operator_runs,
     fused.fused_excludes,
     fused.fused_results_stay_right,
+    fused.fused_keeps_every_token,
+    fused.fused_leaves_drafts_right,
     balancing.balancer_moves_format,
     balancing.balancer_has_ranks,
     balancing.balancer_belongs_to_runner,

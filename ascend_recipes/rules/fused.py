@@ -15,6 +15,12 @@ from ascend_recipes.rules import options
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.moe import spread_experts
 
+_MOST_RECEIVED = 131072
+"""Tokens that a rank may receive unless told otherwise (ascend_config.py:283)."""
+
+_UNEVEN = 4
+"""How many times its share a rank is reckoned to receive when load is uneven: assumed."""
+
 _FUSED_RANKS, _WIDE_RANKS = 32, 64
 """Most ranks of the fused operator, and of the wide one (ascend_forward_context.py:240-258)."""
 
@@ -92,6 +98,39 @@ def fused_results_stay_right(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding("moe.fused_recompute", at=fused.at, fix=options.off(fused))
     if pool := options.pooled_cache(resolved):
         yield finding("moe.fused_mc2_pool", at=fused.at, fix=options.off(fused), connector=pool)
+
+
+@holds("vllm_ascend")
+def fused_keeps_every_token(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The fused operators drop what a rank receives beyond a limit, and nobody is told."""
+    fused, layout = options.fused_communication(resolved), spread_experts(resolved)
+    runs = "fused_mc2" in resolved.hardware.capabilities and 1 < layout.ep <= _WIDE_RANKS
+    if fused is None or not layout.experts or not runs:
+        return
+    limit = options.key(resolved, "mega_moe_max_tokens")
+    most = limit.value if limit is not None else _MOST_RECEIVED
+    each = -(-resolved.recipe.scheduler.max_num_batched_tokens // layout.tp)
+    even, local = each * layout.top_k, layout.experts // layout.ep
+    worst = each * layout.ep * min(layout.top_k, local)
+    if isinstance(most, int) and min(worst, _UNEVEN * even) > most > 0:
+        yield finding(
+            "moe.fused_drops",
+            severity=Severity.WARNING if even > most else Severity.INFO,
+            at=limit.at if limit is not None else fused.at,
+            fix=f"{options.KEYS}.mega_moe_max_tokens={worst}",
+            most=most,
+            even=even,
+            worst=worst,
+        )
+
+
+@holds("vllm_ascend")
+def fused_leaves_drafts_right(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Without the wide operator the fused exchange is documented for plain decoding."""
+    fused, kind = options.fused_communication(resolved), resolved.recipe.drafter.kind
+    runs = "fused_mc2" in resolved.hardware.capabilities and spread_experts(resolved).ep > 1
+    if fused is not None and kind != "none" and runs:
+        yield finding("moe.fused_drafter", at=fused.at, fix=options.off(fused), kind=kind)
 
 
 def _wide_takes(layout: ExpertLayout) -> bool:
