@@ -4,6 +4,7 @@ import pytest
 
 from ascend_recipes.compose import compose_recipe, recipe_names
 from ascend_recipes.errors import Severity
+from ascend_recipes.paths import data_root
 from ascend_recipes.registry.load import load_registry
 from tests.rules.configurations import Configuration, errors_of, judge
 
@@ -43,6 +44,8 @@ def test_few_warnings_are_silenced():
     reasons = [reason for tree in trees for reason in tree.get("because") or ()]
     assert 0 < len(reasons) <= MOST_REASONS
     assert all(reason["source"] and reason["reason"] for reason in reasons)
+    readme = (data_root() / "README.md").read_text(encoding="utf-8")
+    assert f"\n{len(reasons)} warnings are silenced" in readme
 
 
 def test_a_refused_recipe_would_be_noticed():

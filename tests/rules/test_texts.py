@@ -1,6 +1,7 @@
 """The text table: two languages that agree, and exactly the ids that code can emit."""
 
 import ast
+import re
 import string
 from collections.abc import Iterator
 
@@ -62,7 +63,9 @@ def test_languages_agree(id):
     for part in (text.title, text.message, text.why):
         if part is not None:
             assert placeholders(part.en) == placeholders(part.zh)
-            assert any("\u4e00" <= letter <= "\u9fff" for letter in part.zh)
+            written = re.sub(r"\{.*?\}", "", part.en)
+            chinese = any("\u4e00" <= letter <= "\u9fff" for letter in part.zh)
+            assert chinese or not re.search(r"[A-Za-z]", written)
             assert not any("\u4e00" <= letter <= "\u9fff" for letter in part.en)
 
 
@@ -85,6 +88,10 @@ def test_every_text_is_emitted_somewhere():
 
 
 NOT_YET = {
+    "cli/commands.py",
+    "cli/fixing.py",
+    "cli/importing.py",
+    "cli/inspecting.py",
     "commands/init.py",
     "launch/checkpoint.py",
     "launch/preflight.py",
@@ -96,6 +103,7 @@ NOT_YET = {
     "platform/ascend.py",
     "platform/selection.py",
     "quantization/modelslim.py",
+    "surface/load.py",
     "tiny.py",
 }
 """Modules whose own findings have English texts only, in the code."""
