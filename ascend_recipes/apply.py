@@ -154,7 +154,7 @@ def _prepare_device(plan: LaunchPlan, shims: ExitStack) -> tuple[str, ...]:
     if plan.device == "emulated":
         from ascend_recipes.emulation import install
 
-        install(relaxed=plan.relaxed)
+        install(relaxed=plan.relaxed, hardware=plan.hardware)
     return shims.enter_context(device_shims(runtime_for(plan.device)))
 
 

@@ -28,6 +28,7 @@ def operations_page(registry: Registry) -> str:
         _HEAD,
         "## Who serves what\n\n" + _matrix(registry, rows, hardware),
         "## Other bindings\n\n" + _others(rows),
+        "## Vendor operators\n\n" + _operators(registry),
         "## Least work of one call\n\n" + _costs(registry),
         "## Providers\n\n" + _providers(registry),
     ]
@@ -64,6 +65,27 @@ def _others(rows: Sequence[ServedOperation]) -> str:
     return _markdown(
         ["operation", "binding", "on"],
         ([name, f"`{other}`", ", ".join(keys)] for (name, other), keys in found.items()),
+    )
+
+
+def _operators(registry: Registry) -> str:
+    head = (
+        "Every demand has a source and a call that violates it; the tests make each of these "
+        "calls, and the emulation refuses it. *Not emulated* is what the vendor offers beyond: no "
+        "call of ours needs it, and it is refused too.\n\n"
+    )
+    rows = [(key, registry.operators[key]) for key in registry.operators]
+    return head + _markdown(
+        ["operator", "on", "demands", "not emulated"],
+        (
+            [
+                f"[`{row.symbol}`](../registry/operators/{key}.yaml)",
+                ", ".join(row.hardware),
+                str(len(row.constraints)),
+                str(len(row.not_emulated)),
+            ]
+            for key, row in rows
+        ),
     )
 
 

@@ -19,6 +19,7 @@ from ascend_recipes.emulation.integer import (
     unpack_nibbles,
     unpack_scale,
 )
+from ascend_recipes.emulation.limits import emulated_generations
 from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
@@ -131,6 +132,7 @@ def grouped_matmul(
         return [padded(_microscaled(call), rows)]
     check_unset(NAME, x_dtype=x_dtype, weight_dtype=weight_dtype)
     _check_inner(call)
+    _check_columns(stacked.shape[-1])
     if stacked.dtype == torch.int32:
         return [padded(_int4(call), rows)]
     if x[0].dtype == torch.int8:
@@ -290,6 +292,13 @@ def _microscaled(call: Call) -> Tensor:
         for expert, (part, weight) in enumerate(zip(call.slices, weights, strict=True))
     ]
     return torch.cat(parts).to(call.output)
+
+
+def _check_columns(columns: int) -> None:
+    """310P writes whole rows of 16."""
+    if emulated_generations() == ("310p",):
+        wanted = "a multiple of 16 on 310p"
+        check(columns % 16 == 0, NAME, "weight", f"has {columns} columns", wanted)
 
 
 def _check_inner(call: Call) -> None:

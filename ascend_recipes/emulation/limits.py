@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import torch
@@ -35,7 +35,6 @@ class _Admission:
 
 _admissions: dict[str, tuple[_Admission, ...]] = {}
 """Dispatcher name -> the emulated generations that have the operator; empty if none has it."""
-_offered: dict[str, tuple[str, ...]] = {}
 _chosen: list[str] = []
 
 
@@ -53,9 +52,11 @@ def emulate_generation(hardware: str) -> None:
         known = ", ".join((*registry.hardware, ANY))
         raise ValueError(f"unknown hardware '{hardware}'; known: {known}")
     _chosen[:] = list(registry.hardware) if hardware == ANY else [hardware]
+    relaxed = frozenset(name for name in RELAXATIONS if relaxes(name))
+    _admissions.clear()
     for row in registry.operators.values():
-        _admissions[row.symbol] = tuple(_admission(row, name) for name in _chosen_of(row))
-        _offered[row.symbol] = row.hardware
+        names = [name for name in _chosen if name in row.hardware]
+        _admissions[row.symbol] = tuple(_admission(row.symbol, name, relaxed) for name in names)
 
 
 def emulated_generations() -> tuple[str, ...]:
@@ -95,16 +96,19 @@ def check_limit(symbol: str, limit: str, argument: str, number: int, problem: st
     )
 
 
-def _chosen_of(row: OperatorRow) -> Iterator[str]:
-    return (name for name in _chosen if name in row.hardware)
+@cache
+def _rows() -> Mapping[str, OperatorRow]:
+    return {row.symbol: row for row in load_registry().operators.values()}
 
 
-def _admission(row: OperatorRow, generation: str) -> _Admission:
+@cache
+def _admission(symbol: str, generation: str, relaxed: frozenset[str]) -> _Admission:
+    row = _rows()[symbol]
     computed = load_registry().hardware[generation].dtypes
     return _Admission(
         generation=generation,
         dtypes={
-            argument: _legal(values, generation, computed)
+            argument: _legal(values, generation, computed, relaxed)
             for argument, values in row.dtypes.items()
         },
         limits={
@@ -114,7 +118,10 @@ def _admission(row: OperatorRow, generation: str) -> _Admission:
 
 
 def _legal(
-    values: Mapping[str, tuple[str, ...]], generation: str, computed: Sequence[str]
+    values: Mapping[str, tuple[str, ...]],
+    generation: str,
+    computed: Sequence[str],
+    relaxed: frozenset[str],
 ) -> Dtypes:
     """Dtypes of an argument, with what the lifted limits add and without what is not computed."""
     eight_bit = any(name.startswith("float8") for name in computed)
@@ -123,22 +130,19 @@ def _legal(
         for name in of_generation(values, generation) or ()
         if name not in _UNCOMMON or name in computed or (name.startswith("float8") and eight_bit)
     }
-    if relaxes(FLOAT32) and legal & set(_LOW):
+    if FLOAT32 in relaxed and legal & set(_LOW):
         legal.add(torch.float32)
-    for relaxation in RELAXATIONS:
-        if relaxes(relaxation):
-            legal.update(getattr(torch, name) for name in values.get(relaxation, ()))
+    for relaxation in relaxed:
+        legal.update(getattr(torch, name) for name in values.get(relaxation, ()))
     return frozenset(legal)
 
 
 def _check_dtypes(
     symbol: str, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    admissions = _admissions.get(symbol)
-    if admissions is None:
-        return
+    admissions = _admissions[symbol]
     if not admissions:
-        offered = ", ".join(_offered[symbol])
+        offered = ", ".join(_rows()[symbol].hardware)
         raise OperatorRefusedError(
             _short(symbol), "hardware", f"is {', '.join(_chosen)}", f"{offered} have the operator"
         )

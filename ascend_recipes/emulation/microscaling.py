@@ -45,11 +45,8 @@ def dynamic_mx_quant(
     name = "npu_dynamic_mx_quant"
     check_dtype(name, "input", input, (*LOW, torch.float32))
     check(1 <= input.dim() <= 7, name, "input", f"has {input.dim()} dimensions", "1 to 7")
-    check(
-        axis in (-1, input.dim() - 1), name, "axis", f"is {axis}", "the last (others: no use yet)"
-    )
+    _check_blocks(name, input, axis, block_size)
     check(round_mode == "rint", name, "round_mode", f"is '{round_mode}'", "rint")
-    check(block_size == BLOCK, name, "block_size", f"is {block_size}", "32")
     check(scale_alg in (None, 0), name, "scale_alg", f"is {scale_alg}", "0 (OCP)")
     check(dst_type_max == 0.0, name, "dst_type_max", f"is {dst_type_max}", "0")
     check(max_low_bound == 0.0, name, "max_low_bound", f"is {max_low_bound}", "0 for scale_alg 0")
@@ -64,6 +61,22 @@ def dynamic_mx_quant(
     byte, scaled = _scale_blocks(input, E2M1_EXPONENT if fp4 else E4M3_EXPONENT)
     values = _to_fp4(scaled) if fp4 else _to_fp8(scaled)
     return values, _pair(byte.to(torch.uint8))
+
+
+def _check_blocks(name: str, x: Tensor, axis: int, block_size: int) -> None:
+    """Blocks of 32 along the last axis; what else the operator offers is not emulated."""
+    rank = x.dim()
+    check(-rank <= axis < rank, name, "axis", f"is {axis}", f"-{rank} to {rank - 1}")
+    check(axis in (-1, rank - 1), name, "axis", f"is {axis}", "the last one (others not emulated)")
+    check(
+        0 < block_size <= 1024 and block_size % BLOCK == 0,
+        name,
+        "block_size",
+        f"is {block_size}",
+        "multiples of 32 up to 1024",
+    )
+    wanted = "32 (for float32 input; others not emulated)"
+    check(block_size == BLOCK, name, "block_size", f"is {block_size}", wanted)
 
 
 def dynamic_mx_quant_meta(

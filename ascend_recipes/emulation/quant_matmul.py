@@ -10,14 +10,18 @@ from torch import Tensor
 from ascend_recipes.emulation import microscaling
 from ascend_recipes.emulation.dtypes import dtype_of
 from ascend_recipes.emulation.integer import accumulate, real_scale, to_int8
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import (
+    FLOAT32,
     check,
     check_dtype,
     check_shape,
     check_unset,
+    relaxes,
 )
 
 INNER_LIMIT = 65535
+FLOAT32_CODE = 6
 
 
 def quant_matmul(
@@ -46,7 +50,9 @@ def quant_matmul(
     check(x1.numel() > 0, name, "x1", "is empty", "at least one element")
     check(x2.numel() > 0, name, "x2", "is empty", "at least one element")
     check(scale.numel() > 0, name, "scale", "is empty", "at least one element")
-    output = dtype_of(name, "output_dtype", 1 if output_dtype is None else output_dtype)
+    code = 1 if output_dtype is None else output_dtype
+    check_output(name, code)
+    output = dtype_of(name, "output_dtype", code)
     if scale_dtype is not None or pertoken_scale_dtype is not None:
         check_unset(name, offset=offset)
         codes = (x1_dtype, x2_dtype, scale_dtype, pertoken_scale_dtype)
@@ -71,6 +77,12 @@ def quant_matmul(
     if output == torch.int8:
         return to_int8(y if offset is None else y + offset)
     return y.to(output)
+
+
+def check_output(name: str, code: int) -> None:
+    """Refuse outputs that the generation does not give; float32 counts as a 2-byte float."""
+    if not (code == FLOAT32_CODE and relaxes(FLOAT32)):
+        check_limit(f"npu::{name}", "output", "output_dtype", code)
 
 
 def quant_matmul_meta(

@@ -6,18 +6,16 @@ import torch
 from torch import Tensor
 
 from ascend_recipes.emulation.integer import NIBBLES, quantize_rows, to_int8
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import (
     check,
     check_contiguous,
-    check_dtype,
     check_range,
     check_same_dtype,
     check_shape,
     check_unset,
 )
 
-LOW = (torch.float16, torch.bfloat16)
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 INT8, QINT8 = 1, 12
 """Numbers of torch.int8 and torch.qint8 in arguments that carry a dtype."""
 FLOAT8 = 24
@@ -36,10 +34,8 @@ def dynamic_quant(
 ) -> tuple[Tensor, Tensor]:
     """`npu::npu_dynamic_quant`: symmetric int8 per token, scale = rowmax(|x · smooth|) / 127."""
     name = "npu_dynamic_quant"
-    check_dtype(name, "input", input, LOW)
     check(input.dim() > 1, name, "input", f"has {input.dim()} dimensions", "more than 1 dimension")
-    wanted = "None, torch.int8 (1), torch.float8_e4m3fn (24, A5)"
-    check(dst_type in (None, INT8, FLOAT8), name, "dst_type", f"is {dst_type}", wanted)
+    check_limit(f"npu::{name}", "dst_type", "dst_type", INT8 if dst_type is None else dst_type)
     check(quant_mode == "pertoken", name, "quant_mode", f"is '{quant_mode}'", "pertoken")
     check(dst_type_max == 0.0, name, "dst_type_max", f"is {dst_type_max}", "0")
     wide = input.float()
@@ -80,7 +76,6 @@ def _smooth_rows(name: str, x: Tensor, smooth: Tensor, group_index: Tensor | Non
     if group_index is None:
         check_shape(name, "smooth_scales", smooth, (width,), "[last dimension of the input]")
         return smooth.float()
-    check_dtype(name, "group_index", group_index, (torch.int32,))
     check_shape(name, "group_index", group_index, (None,), "[groups]")
     check_shape(name, "smooth_scales", smooth, (group_index.shape[0], width), "[groups, last]")
     rows = x.numel() // width
@@ -104,9 +99,7 @@ def quantize(
     name = "npu_quantize"
     check(not div_mode, name, "div_mode", "is True", "False (division is not emulated)")
     check(dtype in (INT8, QINT8), name, "dtype", f"is {dtype}", "torch.qint8 (12), torch.int8 (1)")
-    check_dtype(name, "input", input, FLOATS)
-    check_dtype(name, "scales", scales, FLOATS)
-    check(axis >= -2, name, "axis", f"is {axis}", "-2 or more")
+    check_limit(f"npu::{name}", "axis", "axis", axis)
     check(axis < input.dim(), name, "axis", f"is {axis}", f"below {input.dim()}, the dimensions")
     quantized_axis = input.dim() - (2 if axis == -2 else 1)
     size = input.shape[quantized_axis]
@@ -148,7 +141,6 @@ def trans_quant_param(
     """
     name = "npu_trans_quant_param"
     check_unset(name, offset=offset)
-    check_dtype(name, "scale", scale, (torch.float32,))
     one_row = scale.dim() == 1 or (scale.dim() == 2 and scale.shape[0] == 1)
     check(one_row, name, "scale", f"has shape {list(scale.shape)}", "[columns] or [1, columns]")
     check(scale.numel() > 0, name, "scale", "is empty", "at least one column")
@@ -169,7 +161,6 @@ def trans_quant_param_meta(
 def convert_weight_to_int4pack(weight: Tensor, inner_k_tiles: int = 0) -> Tensor:
     """`npu::npu_convert_weight_to_int4pack`: eight neighbours of a row in one int32, low first."""
     name = "npu_convert_weight_to_int4pack"
-    check_dtype(name, "weight", weight, (torch.int32,))
     check_contiguous(name, weight=weight)
     check(weight.dim() == 2, name, "weight", f"has {weight.dim()} dimensions", "2 dimensions")
     width = weight.shape[1]
@@ -200,8 +191,6 @@ def format_cast(
     check(acl_format in (2, 29), name, "acl_format", f"is {acl_format}", "2 (ND), 29 (FRACTAL_NZ)")
     if acl_format == 29:
         check(input.dim() >= 2, name, "input", f"has {input.dim()} dimensions", "2 or more for NZ")
-        allowed = (*FLOATS, torch.int8, torch.int32)
-        check_dtype(name, "input", input, (*allowed, torch.float8_e4m3fn, torch.uint8))
     return input.clone()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import SMALL, check, relaxes
 from ascend_recipes.emulation.requests import check_integers
 
@@ -233,8 +234,12 @@ def check_indexer_numbers(
     check(heads == 64 or small, name, "query", f"has {heads} heads", "64 heads")
     check(key_heads == 1, name, "key", f"has {key_heads} heads", "1 head")
     check(head_dim == 128 or small, name, "query", f"has head dim {head_dim}", "128")
-    check(0 < top_k <= 2048, name, "sparse_count", f"is {top_k}", "1 to 2048")
-    check(ratio in (1, 4, 128), name, "cmp_ratio", f"is {ratio}", "1, 4, 128")
+    symbol = f"_C_ascend::{name}"
+    if small:
+        check(0 < top_k <= 2048, name, "sparse_count", f"is {top_k}", "1 to 2048")
+    else:
+        check_limit(symbol, "sparse_count", "sparse_count", top_k)
+    check_limit(symbol, "ratio", "cmp_ratio", ratio)
 
 
 def check_indexer_modes(name: str, **modes: int | str) -> None:

@@ -33,7 +33,8 @@ class Binding(Spec):
     needs: tuple[Name, ...] = ()
     """Traits that the plan must have, for example `state_float32`; empty serves every plan."""
     constraints: tuple[str, ...] = ()
-    """What the vendor's documentation demands, one sentence each."""
+    """What the binding demands of its own; what its vendor's operator demands, on which generation
+    and by which source, is the operator's row in `registry/operators`."""
 
 
 class CostSpec(Spec):

@@ -14,7 +14,7 @@ ALL = "all"
 
 
 class OperatorCall(Spec):
-    """A call that the operator takes; `tests/ops/written_calls.py` reads the arguments.
+    """A call that the operator takes; `tests/ops/written_operators.py` reads the arguments.
 
     A tensor is text: `bfloat16[3, 8]` of zeros, `int32[4] = 1`, `int64(1, 3)` with its values,
     `int32([0, 1], [3, 2])`, and `.t` at the end for the view with its last two dimensions swapped.

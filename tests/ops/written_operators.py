@@ -38,6 +38,8 @@ def value_of(written: Any) -> Any:
         return GROUP
     if written.startswith("torch."):
         return getattr(torch, written.removeprefix("torch."))
+    if several := re.fullmatch(r"(\d+) of (.+)", written):
+        return [value_of(several[2]) for _ in range(int(several[1]))]
     match = TENSOR.fullmatch(written)
     return tensor_of(match) if match and hasattr(torch, match["dtype"]) else written
 
