@@ -99,6 +99,7 @@ class Follower:
             return
         slow = self._part.unhealthy(self._starting)
         if not slow:
+            self._part.tell_ready(self._starting)
             self._meeting.tell(ready=self._starting)
             self._starting = None
         elif time.monotonic() > self._deadline:

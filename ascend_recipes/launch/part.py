@@ -114,6 +114,10 @@ class Part:
         session.wait_until(
             is_ready, timeout_s=self.ready_seconds, waiting_for=lambda: ", ".join(missing)
         )
+        self.tell_ready(group)
+
+    def tell_ready(self, group: str) -> None:
+        """Say how many processes of a group answer; a single one shows its own stages."""
         if not self.deployment.is_alone:
             self.listener.detail(f"{len(self._members(group))} process(es) here answer")
 
