@@ -70,10 +70,11 @@ def draft_tensor_parallel_is_legal(resolved: ResolvedRecipe) -> Iterator[Finding
 
 @holds("vllm_ascend")
 def block_drafter_is_eager(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """The first model runner never captures the block drafter."""
+    """The first model runner never captures the block drafter, nor those of some models."""
     spec = resolved.recipe.drafter
     second = switched_on(variable(resolved, "VLLM_USE_V2_MODEL_RUNNER"))
-    if spec.kind == "dspark" and spec.graph and second is None:
+    never = spec.kind == "dspark" or "eager_drafter" in resolved.model.traits
+    if spec.kind != "none" and spec.graph and never and second is None:
         yield finding("drafter.graph_idle", at="drafter.graph", fix="drafter.graph=false")
 
 

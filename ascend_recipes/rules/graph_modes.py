@@ -31,6 +31,23 @@ def eager_is_said_once(resolved: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
+@holds("vllm_ascend")
+def compilation_serves_the_mode(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Piecewise graphs are cut by vLLM's compiler; other compilers switch graphs off."""
+    stated, kind = argument(resolved, "compilation_config.mode"), resolved.recipe.graph.kind
+    if stated is None or kind == "none":
+        return
+    fix = removed(stated.at)
+    if kind in ("piecewise", "full_and_piecewise") and stated.value not in _COMPILING:
+        yield finding("graph.compile_piecewise", at=stated.at, fix=fix, mode=stated.value)
+    elif stated.value not in (*_COMPILING, *_NOT_COMPILING):
+        yield finding("graph.compile_mode", at=stated.at, fix=fix, mode=stated.value)
+
+
+_COMPILING = (3, "3", "VLLM_COMPILE")
+_NOT_COMPILING = (0, "0", "NONE")
+
+
 def drafts_keep_their_number(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Full graphs pad to a fixed number of draft tokens."""
     dynamic = argument(resolved, "speculative_config.num_speculative_tokens_per_batch_size")

@@ -92,18 +92,21 @@ def _gib(size: int) -> float:
 
 
 def _smaller(resolved: ResolvedRecipe) -> str:
-    """The next tensor-parallel size at which the planner sees room; empty if there is none."""
-    from ascend_recipes.memory.forecast import changed, forecast
+    """The next tensor-parallel size, or number of nodes, with room for the planner; or nothing."""
+    from ascend_recipes.memory.forecast import changed, forecast, smallest_nodes
     from ascend_recipes.memory.views import role_view
     from ascend_recipes.planning.degrees import legal_tp
 
-    view = role_view(resolved)
-    parallel = resolved.recipe.parallel
-    dies = resolved.recipe.nodes * resolved.hardware.dies_per_node // (parallel.dp * parallel.pp)
+    view, parallel = role_view(resolved), resolved.recipe.parallel
+    per_node, stage = resolved.hardware.dies_per_node, parallel.tp * parallel.pp
+    dies = resolved.recipe.nodes * per_node // (parallel.dp * parallel.pp)
     for tp in legal_tp(view.split_sizes, dies):
         if tp > parallel.tp and forecast(changed(view, "parallel", tp=tp)).verdict == "fits":
             return f"parallel.tp={tp}"
-    return ""
+    nodes = smallest_nodes(view).for_sure
+    if not parallel.ep or nodes is None or nodes * per_node // stage <= parallel.dp:
+        return ""
+    return f"nodes={nodes} parallel.dp={nodes * per_node // stage}"
 
 
 @holds("vllm_ascend")

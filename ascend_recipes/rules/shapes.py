@@ -1,0 +1,149 @@
+"""Rules about sizes that must fit each other: widths after the split, steps, capabilities."""
+
+from collections.abc import Iterator
+
+from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding
+from ascend_recipes.planning.degrees import divisors
+from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.holding import holds
+from ascend_recipes.rules.options import argument, removed
+
+_BLOCK = 128
+"""Rows and columns that share a scale in block-wise 8-bit float weights."""
+
+_FRACTAL = 32
+"""8-bit columns of a fractal tile."""
+
+_CACHE_ABILITY = {"int8": "cache_int8", "fp8": "cache_fp8"}
+_COMPRESSED_HEADS_A5 = (64, 128)
+
+
+def feed_forward_splits(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Dense feed-forward layers are split evenly, in whole blocks of what shares a scale."""
+    width = resolved.config.get("intermediate_size")
+    tp = resolved.recipe.parallel.tp
+    sparse = resolved.config.get("first_k_dense_replace") == 0
+    if not isinstance(width, int) or resolved.recipe.parallel.mlp_tp or sparse:
+        return
+    if "moe" in resolved.model.traits and "first_k_dense_replace" not in resolved.config:
+        return
+    unit = _unit(resolved)
+    if width % (tp * unit) == 0 or tp == 1:
+        return
+    legal = [n for n in divisors(width // unit) if n < tp and tp % n == 0]
+    fix = f"parallel.tp={max(legal, default=1)}"
+    if width % tp:
+        yield finding("parallel.width", at="parallel.tp", fix=fix, width=width, tp=tp)
+    else:
+        yield finding(
+            "quant.tp_shard",
+            at="parallel.tp",
+            fix=fix,
+            width=width,
+            tp=tp,
+            each=width // tp,
+            unit=unit,
+            format=resolved.checkpoint.format,
+        )
+
+
+def _unit(resolved: ResolvedRecipe) -> int:
+    """Columns that cannot be parted."""
+    if resolved.checkpoint.format == "fp8_block":
+        return _BLOCK
+    quant = resolved.recipe.quant
+    return _FRACTAL if quant.kind != "none" and quant.weight_layout == "nz" else 1
+
+
+def requests_fit_step(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A step has at least one token for each request; without chunks it holds whole prompts."""
+    scheduler = resolved.recipe.scheduler
+    step, seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    if step < seqs:
+        at = "scheduler.max_num_batched_tokens"
+        fix = f"{at}={seqs * _query(resolved)}"
+        yield finding("scheduler.step_below_requests", at=at, fix=fix, step=step, seqs=seqs)
+    chunks = argument(resolved, "enable_chunked_prefill")
+    if chunks is not None and chunks.value is False and step < scheduler.max_model_len:
+        yield finding(
+            "scheduler.whole_prompts",
+            at=chunks.at,
+            fix=removed(chunks.at),
+            step=step,
+            length=scheduler.max_model_len,
+        )
+
+
+def cache_type_is_stored(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The generation stores keys and values of the chosen type."""
+    cache = resolved.recipe.cache
+    needed = None if cache.kind == "heterogeneous" else _CACHE_ABILITY.get(cache.kv_dtype)
+    if needed is None or needed in resolved.hardware.capabilities:
+        return
+    rows = resolved.registry.hardware
+    yield finding(
+        "cache.hardware_dtype",
+        at="cache.kv_dtype",
+        fix="cache.kv_dtype=model",
+        dtype="" if cache.kind == "heterogeneous" else cache.kv_dtype,
+        hardware=resolved.recipe.hardware,
+        able=[key for key in rows if needed in rows[key].capabilities] or "-",
+    )
+
+
+@holds("vllm_ascend")
+def reshaped_writes_have_a_cache(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Writing block by block is for 8-bit indexer caches."""
+    attention = resolved.recipe.attention
+    if attention.kind == "sfa" and attention.reshaped_writes and attention.indexer_cache == "model":
+        at = "attention.reshaped_writes"
+        yield finding("attention.reshape_idle", at=at, fix=f"{at}=false")
+
+
+@holds("vllm_ascend")
+def compressed_heads_fit_a5(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The compressed attention of A5 has kernels for few numbers of heads a die."""
+    recipe = resolved.recipe
+    heads = resolved.config.get("num_attention_heads")
+    if recipe.hardware != "a5" or recipe.attention.kind != "dsa" or not isinstance(heads, int):
+        return
+    if heads // recipe.parallel.tp not in _COMPRESSED_HEADS_A5:
+        legal = [n for n in divisors(heads) if heads // n in _COMPRESSED_HEADS_A5]
+        yield finding(
+            "attention.heads_a5",
+            at="parallel.tp",
+            fix=f"parallel.tp={max(legal)} parallel.dp={_replicas(resolved, max(legal))}",
+            each=heads // recipe.parallel.tp,
+            legal=_COMPRESSED_HEADS_A5,
+        )
+
+
+def _replicas(resolved: ResolvedRecipe, tp: int) -> int:
+    """Data-parallel size that keeps the number of dies."""
+    parallel = resolved.recipe.parallel
+    return max(1, parallel.tp * parallel.dp // tp)
+
+
+@holds("vllm_ascend")
+def small_machines_split_tensors_only(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """310P is documented with tensor parallelism alone."""
+    parallel = resolved.recipe.parallel
+    if resolved.recipe.hardware == "310p" and parallel.dp * parallel.pp > 1:
+        at = "parallel.dp" if parallel.dp > 1 else "parallel.pp"
+        yield finding("hardware.tp_only", at=at, fix="parallel.dp=1 parallel.pp=1")
+
+
+@holds("native")
+def backends_are_the_plans(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The plan chooses attention backends; one that is named besides is not asked."""
+    for name in ("attention_backend", "attention_config.backend"):
+        named = argument(resolved, name)
+        if named is not None and named.value is not None:
+            fix = removed(named.at)
+            yield finding("attention.backend_ignored", at=named.at, fix=fix, backend=named.value)
+
+
+def _query(resolved: ResolvedRecipe) -> int:
+    drafter = resolved.recipe.drafter
+    return 1 if drafter.kind == "none" else 1 + drafter.num_draft_tokens
