@@ -238,7 +238,7 @@ def raw_call(**change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query": torch.randn(3, 2, 32)}, r"query.*float32.*float16, bfloat16"),
+        ({"query": torch.randn(3, 2, 32)}, r"query.*float32.*bfloat16, float16"),
         ({"key": torch.randn(3, 2, 32).half()}, r"'key'"),
         ({"key": torch.randn(3, 2, 32).bfloat16()[:2]}, r"'value' has shape"),
         ({"query": torch.randn(3, 32, 2).bfloat16().transpose(1, 2)}, r"not contiguous"),
@@ -266,7 +266,7 @@ def test_vendor_limits_of_attention_are_refused(change, message):
         raw_call(**change)
 
 
-@pytest.mark.parametrize(("head", "message"), [(40, "multiple of 16"), (528, "up to 512")])
+@pytest.mark.parametrize(("head", "message"), [(40, "multiple of 16"), (528, "1 to 512")])
 def test_head_dim_limits_are_refused(head, message):
     tensors = {name: torch.randn(3, 2, head).bfloat16() for name in ("query", "key", "value")}
     with pytest.raises(OperatorRefusedError, match=message):

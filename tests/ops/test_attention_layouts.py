@@ -250,7 +250,7 @@ def raw_paged(shape=(3, BLOCK, 64), **change):
         ({"actual_seq_lengths": []}, r"'actual_seq_lengths' has 0 lengths"),
         ({"sparse_mode": 2}, r"atten_mask.*required"),
         ({"sparse_mode": 1}, r"sparse_mode.*0, 2, 3, 4 in layout BSND"),
-        ({"sparse_mode": 3, "atten_mask": MASK[:64, :64]}, r"atten_mask.*2048"),
+        ({"sparse_mode": 3, "atten_mask": MASK[:64, :64].contiguous()}, r"atten_mask.*2048"),
         (
             {"sparse_mode": 3, "atten_mask": MASK, "actual_seq_lengths_kv": [2, 6]},
             r"as many keys as queries",

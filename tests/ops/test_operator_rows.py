@@ -1,10 +1,13 @@
 """What operators demand is data, and each demand has a call that violates it and is refused."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 
-from ascend_recipes import emulation
+from ascend_recipes import apply, emulation
 from ascend_recipes.emulation import OperatorRefusedError, install
+from ascend_recipes.emulation.limits import emulated_generations
 from ascend_recipes.registry.load import load_registry
 from tests.ops.written_operators import (
     generation_of,
@@ -165,3 +168,34 @@ def test_a_later_call_chooses_the_generation_anew():
         make(row, written_arguments(row, None))
     install(hardware="a5")
     make(row, written_arguments(row, None))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "generation"), [("qwen3_5_27b_w8a8_a3", "a3"), ("qwen3_5_27b_w8a8_a2", "a2")]
+)
+def test_a_plan_is_emulated_on_its_generation(plan, recipe, generation):
+    planned = plan(f"recipe={recipe}", "device=emulated", "scale=tiny")
+    with ExitStack() as shims:
+        apply._prepare_device(planned.plan, shims)
+        assert emulated_generations() == (generation,)
+
+
+def test_310p_takes_no_bfloat16_anywhere():
+    """No documentation says so operator by operator: the hardware does not compute it."""
+    for row in ROWS.values():
+        if "310p" in row.hardware:
+            assert all("bfloat16" not in legal_dtypes(row, name, "310p") for name in row.dtypes)
+    install(hardware="310p")
+    x, gamma = torch.zeros(2, 8).bfloat16(), torch.zeros(8).bfloat16()
+    with pytest.raises(OperatorRefusedError, match=r"input.*bfloat16; allowed: float16, float32"):
+        torch.ops.npu.npu_rms_norm(x, gamma)
+
+
+def test_columns_on_310p_are_whole_rows():
+    arguments = written_arguments(ROWS["torch_npu.npu_grouped_matmul"], None)
+    odd = arguments | {"weight": ["float16[2, 8, 24]"]}
+    install(hardware="a3")
+    make(ROWS["torch_npu.npu_grouped_matmul"], odd)
+    install(hardware="310p")
+    with pytest.raises(OperatorRefusedError, match="multiple of 16 on 310p"):
+        make(ROWS["torch_npu.npu_grouped_matmul"], odd)
