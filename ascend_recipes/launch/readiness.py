@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
 from ascend_recipes.findings import finding
@@ -19,16 +21,17 @@ from ascend_recipes.launch.ports import (
 )
 from ascend_recipes.launch.preflight import checkpoint_findings, is_free, num_npus
 from ascend_recipes.launch.routing import ROUTER, router_findings
+from ascend_recipes.machine import PACKAGES, this_machine
 from ascend_recipes.planning.engine import checkpoint_source
 from ascend_recipes.planning.ports import PortRange, meeting_port
+from ascend_recipes.rules import check_installed
 
 VLLM = "vllm"
-_PACKAGES = ("vllm", "vllm_ascend", "torch_npu")
 _ASK_SECONDS = 20
 _VERSIONS = (
     "import json; from importlib.metadata import version, PackageNotFoundError as E\n"
     "def v(n):\n try: return version(n)\n except E: return None\n"
-    f"print(json.dumps({{n: v(n) for n in {_PACKAGES!r}}}))"
+    f"print(json.dumps({{key: v(name) for key, name in {PACKAGES!r}.items()}}))"
 )
 
 
@@ -92,6 +95,7 @@ def _packages(deployment: Deployment) -> Iterator[Finding]:
     found = installed_versions(executable)
     if found is None:
         return
+    yield from _misfits(deployment, found)
     wanted = deployment.planned.plan.runtime.vllm
     vllm = found.get("vllm") or "none"
     if vllm.partition("+")[0] != wanted:
@@ -105,9 +109,18 @@ def _packages(deployment: Deployment) -> Iterator[Finding]:
             yield finding("cluster.no_plugin", at=at, executable=executable, package=package)
 
 
+def _misfits(deployment: Deployment, found: Mapping[str, str | None]) -> Iterator[Finding]:
+    """What the rules say about this machine with the packages that the executable sees."""
+    # What only the interpreter itself could tell of its environment is not known here.
+    unknown: dict[str, Any] = {"plugins": (), "vllm_commit": None, "built_for": None}
+    packages: dict[str, Any] = dict(found)
+    machine = replace(this_machine(environ=deployment.outer), **packages, **unknown)
+    yield from check_installed(deployment.planned.resolved, machine)
+
+
 @cache
 def installed_versions(executable: str) -> Mapping[str, str | None] | None:
-    """Packages of the environment that an executable belongs to.
+    """Versions of the packages beside an executable, by the names of `InstalledVersions`.
 
     Asks the interpreter of its first line, which takes a twentieth of a second; `vllm --version`
     takes many. None where the executable names no Python, as a wrapper in another language.

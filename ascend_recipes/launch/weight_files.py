@@ -48,9 +48,7 @@ class WeightsWanted:
     """Of unquantized tensors, where the family tells them; then they must all be there."""
 
 
-def family_shapes(
-    family: str, config: Mapping[str, Json], *, drafter: str | None = None
-) -> Shapes:
+def family_shapes(family: str, config: Mapping[str, Json], *, drafter: str | None = None) -> Shapes:
     """Shapes that a family's `shapes` module gives; none where it has no such module.
 
     Args:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ascend_recipes.launch.process import is_running, process_table
 from ascend_recipes.launch.state import RUN_VARIABLE
 
-VERSIONS = {"vllm": "0.27.1", "vllm_ascend": "0.27.1rc1", "torch_npu": "2.10.0"}
+VERSIONS = {"vllm": "0.27.1", "vllm_ascend": "0.27.1rc1", "torch_npu": "2.10.0.post4"}
 SECONDS = 30.0
 RUN = (
     sys.executable,

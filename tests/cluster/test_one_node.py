@@ -80,6 +80,17 @@ def test_everything_missing_is_named_at_once(place):
     assert place.events == []
 
 
+def test_machine_is_judged_with_the_packages_beside_vllm(place):
+    (beside,) = (place.folder / "env").rglob("torch_npu-*")
+    beside.rename(beside.with_name("torch_npu-2.9.0.dist-info"))
+    metadata = beside.with_name("torch_npu-2.9.0.dist-info") / "METADATA"
+    metadata.write_text("Name: torch_npu\nVersion: 2.9.0\n")
+    launcher = place.launch(*ONE_NODE)
+    launcher.wait_until_ready()
+    assert "torch-npu 2.9.0 is installed" in launcher.findings["env.matrix"]
+    assert launcher.terminate() == 0
+
+
 def test_generate_is_for_the_native_runtime(place):
     document = place.run("generate", *ONE_NODE, "runtime=vllm_ascend", "--prompt", "1")
     assert document["exit_code"] == 2

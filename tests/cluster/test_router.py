@@ -300,11 +300,11 @@ def test_prefill_makes_one_token_whatever_the_client_asks():
 
 def test_chat_goes_on_with_its_last_message():
     answered = StreamedAnswer()
-    for text in ("Hel", "lo"):
+    for text in ("你", "好"):
         answered.add({"choices": [{"delta": {"content": text}, "token_ids": [1, 2]}]})
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 10}
     more = answered.continuation(body)
-    assert more["messages"][-1] == {"role": "assistant", "content": "Hello"}
+    assert more["messages"][-1] == {"role": "assistant", "content": "你好"}
     assert more["continue_final_message"] is True
     assert more["max_tokens"] == 6
     answered.add({"choices": [{"delta": {"reasoning": "hm"}}]})
