@@ -104,11 +104,11 @@ def main():
     note("started")
     if BEHAVIOUR == "crash":
         raise RuntimeError("Available KV cache memory: -1.5 GiB")
-    handler = signal.SIG_IGN if BEHAVIOUR == "deaf" else end
-    signal.signal(signal.SIGTERM, handler)
     # A worker below the server: nobody may leave it behind.
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     (FOLDER / f"{NAME}.worker").write_text(str(worker.pid))
+    handler = signal.SIG_IGN if BEHAVIOUR == "deaf" else end
+    signal.signal(signal.SIGTERM, handler)
     if KIND == "headless":
         if BEHAVIOUR == "die":
             time.sleep(float(SECONDS))

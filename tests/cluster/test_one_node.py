@@ -63,6 +63,7 @@ def test_failed_start(place, behaviour, words, id, text):
 def test_everything_missing_is_named_at_once(place):
     place.write_site("bare", sources=None, device_folder=str(place.folder / "cache"))
     with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", place.port))
         other.listen()
         launcher = place.launch(

@@ -68,7 +68,7 @@ def test_one_message_on_both_nodes_where_one_fails(place):
 
 
 def test_process_that_dies_later_ends_both_nodes(place):
-    place.behave(headless="die:3")
+    place.behave(headless="die:2")
     lead, other = launch_both(place)
     lead.wait_until_ready()
     assert (lead.wait(), other.wait()) == (5, 5)
