@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source, recipe_error
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
 from ascend_recipes.findings import finding
 from ascend_recipes.paths import data_root, display_path, site_locations
 from ascend_recipes.schema.base import Json
@@ -118,10 +118,7 @@ def search_roots(config_dirs: Sequence[Path]) -> list[Path]:
     """Folders that hold recipes and presets: ours, installed packages', the user's."""
     missing = [path for path in config_dirs if not path.is_dir()]
     if missing:
-        findings = (
-            Finding(id="usage.config_dir", message=f"--config-dir {path} is not a folder")
-            for path in missing
-        )
+        findings = (finding("usage.config_dir", folder=path) for path in missing)
         raise RecipeError(tuple(findings), ExitCode.USAGE)
     return [data_root() / "recipes", *_extension_roots(), *(path.resolve() for path in config_dirs)]
 
@@ -169,9 +166,9 @@ def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def _unparsable(text: str) -> Finding:
     key, equals, value = text.partition("=")
     quoted = value.replace("\\", "\\\\").replace("'", "\\'")
-    return Finding(
-        id="usage.override",
-        message=f"cannot read {text!r} as KEY=VALUE",
+    return finding(
+        "usage.override",
+        text=text,
         fix=f"quote the value for Hydra: \"{key}='{quoted}'\"" if equals else "write KEY=VALUE",
     )
 
@@ -229,13 +226,20 @@ def _unknown_choice(group: str, value: str, options: list[str]) -> Finding:
     close = difflib.get_close_matches(value, options, n=1)
     if group == "site":
         return _unknown_site(value, options, close)
-    kind = "recipe" if group == "recipe" else f"{group} preset"
-    return Finding(
-        id="recipe.unknown" if group == "recipe" else "compose.unknown_preset",
-        message=f"there is no {kind} {value!r}; there are {', '.join(options)}",
+    fix = f"{group}={close[0]}" if close else "ascend-run list"
+    source = Source(origin=COMMAND_LINE)
+    if group == "recipe":
+        return finding(
+            "recipe.unknown", at=group, source=source, fix=fix, value=value, options=options
+        )
+    return finding(
+        "compose.unknown_preset",
         at=group,
-        source=Source(origin=COMMAND_LINE),
-        fix=f"{group}={close[0]}" if close else "ascend-run list",
+        source=source,
+        fix=fix,
+        group=group,
+        value=value,
+        options=options,
     )
 
 
@@ -256,14 +260,13 @@ def _unknown_site(value: str, options: list[str], close: list[str]) -> Finding:
 def _recipe_name(parsed: Sequence[Override], groups: dict[str, set[str]]) -> str:
     names = [str(item.value()) for item in parsed if item.key_or_group == "recipe"]
     if not names:
-        options = ", ".join(sorted(groups.get("recipe", ())))
-        raise recipe_error(
+        missing = finding(
             "recipe.missing",
-            f"no recipe named; there are {options}",
             at="recipe",
             fix="ascend-run recipe=NAME",
-            exit_code=ExitCode.USAGE,
+            options=sorted(groups.get("recipe", ())),
         )
+        raise RecipeError((missing,), ExitCode.USAGE)
     return names[-1]
 
 
@@ -389,4 +392,4 @@ def _composition_error(error: Exception, roots: Sequence[Path]) -> RecipeError:
         for path in sorted(root.glob("**/*.yaml")):
             load_yaml(path)
     message = " ".join(str(error).split())
-    return recipe_error("compose.failed", message, exit_code=ExitCode.USAGE)
+    return RecipeError((finding("compose.failed", said=message),), ExitCode.USAGE)

@@ -14,7 +14,8 @@ from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-from ascend_recipes.errors import ExitCode, Source, recipe_error
+from ascend_recipes.errors import ExitCode, RecipeError, Source
+from ascend_recipes.findings import finding
 from ascend_recipes.paths import display_path
 
 PACKAGES = {
@@ -123,14 +124,14 @@ def _typed(key: str, value: object) -> object:
     return str(value)
 
 
-def _invalid(path: Path, message: str, line: int) -> Exception:
-    return recipe_error(
+def _invalid(path: Path, message: str, line: int) -> RecipeError:
+    invalid = finding(
         "machine.invalid_file",
-        message,
         fix="a file of lines like `cann: 9.1.0`",
         source=Source(origin=display_path(path), line=line),
-        exit_code=ExitCode.USAGE,
+        said=message,
     )
+    return RecipeError((invalid,), ExitCode.USAGE)
 
 
 def this_machine(

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from ascend_recipes.compose import COMMAND_LINE, Composition
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
@@ -49,9 +50,9 @@ def _role_findings(recipe: Recipe, composition: Composition) -> Iterator[Finding
             role_recipe(recipe, role)
         except ValidationError as error:
             for item in error.errors():
-                finding = _finding(item, composition)
-                at = f"roles.{role}.{finding.at}"
-                yield replace(finding, at=at, source=composition.source(at))
+                found = _finding(item, composition)
+                at = f"roles.{role}.{found.at}"
+                yield replace(found, at=at, source=composition.source(at))
 
 
 def section_fields(section: str, kind: str) -> set[str] | None:
@@ -114,12 +115,12 @@ def _leaves(tree: Json, prefix: str = "") -> Iterator[tuple[str, Json]]:
 
 
 def _missing(path: str, composition: Composition) -> Finding:
-    return Finding(
-        id="schema.missing",
-        message=f"{path} has no value",
+    return finding(
+        "schema.missing",
         at=path,
         source=composition.source(path),
         fix=f"{path}=VALUE",
+        path=path,
     )
 
 
@@ -135,11 +136,12 @@ def _finding(error: ErrorDetails, composition: Composition) -> Finding:
         error["input"], dict
     ):
         message = f"{message}, not {json.dumps(error['input'], ensure_ascii=False)}"
-    return Finding(
-        id="schema.value",
-        message=f"{dotted or 'recipe'}: {message}",
+    return finding(
+        "schema.value",
         at=dotted,
         source=composition.source(dotted),
+        path=dotted or "recipe",
+        said=message,
     )
 
 
@@ -151,12 +153,14 @@ def _unknown(
     close = difflib.get_close_matches(path[-1], known, n=1)
     where = ".".join(path[:-1]) or "a recipe"
     suggestion = ".".join((*path[:-1], close[0])) if close else ""
-    return Finding(
-        id="schema.unknown_key",
-        message=f"{dotted} is no key; {where} has {', '.join(known)}",
+    return finding(
+        "schema.unknown_key",
         at=dotted,
         source=composition.source(dotted),
         fix=f"did you mean {suggestion}?" if suggestion else "",
+        path=dotted,
+        section=where,
+        known=known,
     )
 
 

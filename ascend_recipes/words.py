@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from ascend_recipes.errors import ExitCode, Finding, Severity, recipe_error
+from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.findings import finding
 
 _BARE = re.compile(r"[A-Za-z0-9_/\-\\+.$%*@?|: \t]*\Z")
 """What Hydra takes in a value without quotes, besides its own brackets and quotes."""
@@ -86,13 +87,14 @@ def check_no_sweep(words: Iterable[str]) -> None:
     for word in words:
         key, value = split_override(word)
         if value is not None and len(split_top_level(value)) > 1:
-            raise recipe_error(
+            several = finding(
                 "override.sweep",
-                f"{key} has several values: {value}",
                 at=key,
                 fix=f"{key}=[{value}] for one list, or -m with plan or check to try each",
-                exit_code=ExitCode.USAGE,
+                key=key,
+                value=value,
             )
+            raise RecipeError((several,), ExitCode.USAGE)
 
 
 def repeated_overrides(words: Iterable[str]) -> list[Finding]:
@@ -104,12 +106,13 @@ def repeated_overrides(words: Iterable[str]) -> list[Finding]:
         counts[key] += 1
         values[key] = word if value is None else value
     return [
-        Finding(
-            id="override.repeated",
-            severity=Severity.WARNING,
-            message=f"{key} is given {count} times; the last one ({values[key]}) counts",
+        finding(
+            "override.repeated",
             at=key,
             fix=f"keep one {key}=…",
+            key=key,
+            count=count,
+            value=values[key],
         )
         for key, count in counts.items()
         if count > 1

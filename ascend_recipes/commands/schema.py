@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode, RecipeError
+from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.documentation import DocumentedSchema
 from ascend_recipes.schema.hook import HookRow
@@ -87,12 +88,10 @@ def json_schema(name: str = "recipe") -> Schema:
             ROWS[name].model_json_schema(schema_generator=DocumentedSchema),
             f"row of registry/{name}",
         )
-    raise recipe_error(
-        "schema.unknown_name",
-        f"there is no schema {name!r}; there are {', '.join(schema_names())}",
-        fix="ascend-run schema recipe",
-        exit_code=ExitCode.USAGE,
+    unknown = finding(
+        "schema.unknown_name", fix="ascend-run schema recipe", name=name, options=schema_names()
     )
+    raise RecipeError((unknown,), ExitCode.USAGE)
 
 
 def schema_files(root: Path) -> Iterator[tuple[Path, Schema]]:
