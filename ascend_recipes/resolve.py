@@ -95,7 +95,7 @@ def _findings(resolved: ResolvedRecipe) -> Iterator[Finding]:
         for item in found["prefill"]
         if item in found["decode"] and not any(_overrides(recipe, role, item.at) for role in views)
     ]
-    yield from everywhere
+    yield from (_in_all_roles(item, recipe) for item in everywhere)
     for role in sorted(views):
         for item in found[role]:
             if item not in everywhere:
@@ -116,6 +116,17 @@ def _overrides(recipe: Recipe, role: RoleName, path: str) -> bool:
     section, _, name = path.partition(".")
     spec = recipe.roles[role]
     return name in (spec.env if section == "env" else spec.sections.get(section, {}))
+
+
+def _in_all_roles(item: Finding, recipe: Recipe) -> Finding:
+    """Every role has its own number of nodes."""
+    words = [
+        word
+        if not word.startswith("nodes=")
+        else " ".join(f"roles.{r}.{word}" for r in recipe.roles)
+        for word in item.fix.split(" ")
+    ]
+    return replace(item, fix=" ".join(words))
 
 
 def _in_role(item: Finding, role: RoleName, recipe: Recipe) -> Finding:
@@ -170,7 +181,9 @@ def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolved
     checkpoint = _checkpoint(recipe, model)
     config, tiny_fields = _effective_config(recipe, model)
     drafter = _drafter(recipe, model)
-    traits = _traits(recipe, model, config) | {f"format_{checkpoint.format}"}
+    traits = _traits(recipe, model, config)
+    if registry.quantization[checkpoint.format].native:
+        traits |= {f"method_{registry.quantization[checkpoint.format].method}"}
     backends = _backends(recipe, model, registry)
     hooks = _hooks(registry, traits, model)
     called = _called(registry, backends, hooks, traits, checkpoint)
@@ -200,10 +213,12 @@ def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolved
 def _checkpoint(recipe: Recipe, model: ModelRow) -> CheckpointFacts:
     variant = recipe.checkpoint.variant
     if variant not in model.checkpoints:
+        quant = "bf16" if recipe.quant.kind == "none" else recipe.quant.kind
+        same = [key for key, facts in model.checkpoints.items() if facts.format == quant]
         unknown = finding(
             "checkpoint.unknown_variant",
             at="checkpoint.variant",
-            fix=f"checkpoint.variant={next(iter(model.checkpoints))}",
+            fix=f"checkpoint.variant={(same or list(model.checkpoints))[0]}",
             model=recipe.model,
             variant=variant,
             options=sorted(model.checkpoints),

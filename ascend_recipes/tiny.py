@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from ascend_recipes.errors import ExitCode, recipe_error
 from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.modelslim import DESCRIPTION_FILE, INT4_DYNAMIC, INT8_DYNAMIC
 from ascend_recipes.tiny_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ FORMAT = 2
 
 UNQUANTIZED = "bf16"
 """Row of `registry/quantization` of weights in the checkpoint's own dtype."""
+
+_MODELSLIM = {"w8a8": INT8_DYNAMIC, "w4a8": INT4_DYNAMIC}
+"""Rows that ModelSlim writes -> its name for them."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 MANIFEST = "tiny.json"
@@ -79,7 +83,7 @@ def tiny_family(family: str) -> TinyFamily:
             "scale.tiny_unsupported",
             f"model family '{family}' has no tiny form",
             at="scale",
-            fix="scale=real",
+            fix="scale=real device=npu",
         ) from error
     return cast(TinyFamily, module)
 
@@ -251,20 +255,22 @@ def _stored(
     """
     if quantization == UNQUANTIZED:
         return tensors
-    if quantization != "w8a8" or module.is_quantized is None:
+    kind = _MODELSLIM.get(quantization)
+    if kind is None or module.is_quantized is None:
         raise recipe_error(
             "scale.tiny_format",
             f"tiny checkpoints of this family are not written as {quantization}",
             at="checkpoint.variant",
-            fix="scale=real",
+            fix="scale=real device=npu",
         )
-    from ascend_recipes.schema.modelslim import DESCRIPTION_FILE
-    from ascend_recipes.tiny_modelslim import int8_description, int8_tensors
+    from ascend_recipes.tiny_modelslim import modelslim_description, modelslim_tensors, schemes
 
     kept = list(tensors)
     names = [name for name, _ in kept]
-    _write_json(folder / DESCRIPTION_FILE, dict(int8_description(names, module.is_quantized)))
-    return int8_tensors(iter(kept), module.is_quantized)
+    scheme_of = schemes(kind, module.is_quantized)
+    description = modelslim_description(names, scheme_of, kind=kind)
+    _write_json(folder / DESCRIPTION_FILE, dict(description))
+    return modelslim_tensors(iter(kept), scheme_of)
 
 
 def _generation_stops(config: Mapping[str, Json]) -> tuple[int, ...]:

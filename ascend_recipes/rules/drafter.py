@@ -63,9 +63,9 @@ def draft_tensor_parallel_is_legal(resolved: ResolvedRecipe) -> Iterator[Finding
     stated = argument(resolved, "speculative_config.draft_tensor_parallel_size")
     tp = resolved.recipe.parallel.tp
     if stated is not None and stated.value not in (1, tp):
-        yield finding(
-            "drafter.draft_tp", at=stated.at, fix=f"{stated.at}={tp}", stated=stated.value, tp=tp
-        )
+        fitting = tp if "serve" in resolved.recipe.roles else 1
+        fix = f"{stated.at}={fitting}"
+        yield finding("drafter.draft_tp", at=stated.at, fix=fix, stated=stated.value, tp=tp)
 
 
 @holds("vllm_ascend")

@@ -104,9 +104,10 @@ def _smaller(resolved: ResolvedRecipe) -> str:
         if tp > parallel.tp and forecast(changed(view, "parallel", tp=tp)).verdict == "fits":
             return f"parallel.tp={tp}"
     nodes = smallest_nodes(view).for_sure
-    if not parallel.ep or nodes is None or nodes * per_node // stage <= parallel.dp:
+    dp = (nodes or 0) * per_node // stage
+    if not parallel.ep or nodes is None or dp <= parallel.dp or dp % nodes:
         return ""
-    return f"nodes={nodes} parallel.dp={nodes * per_node // stage}"
+    return f"nodes={nodes} parallel.dp={dp}"
 
 
 @holds("vllm_ascend")

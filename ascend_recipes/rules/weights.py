@@ -16,6 +16,7 @@ def format_matches_quant(resolved: ResolvedRecipe) -> Iterator[Finding]:
             variant
             for variant, facts in resolved.model.checkpoints.items()
             if facts.format == recipe.quant.kind
+            and recipe.hardware in resolved.registry.quantization[facts.format].hardware
         ]
         yield finding(
             "quant.format_mismatch",

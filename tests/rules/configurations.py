@@ -99,9 +99,9 @@ def _resolve(
         composition = compose_recipe([fit_for_hydra(word) for word in words], dirs)
         recipe = validate_recipe(composition)
         resolved = resolve_recipe(recipe, load_registry(dirs), composition.source)
+        found = (*resolved.findings, *plan_launch(resolved).blockers)
     except RecipeError as error:
         return error.findings
-    found = (*resolved.findings, *plan_launch(resolved).blockers)
     if installed is None:
         return found
     from ascend_recipes.machine import InstalledVersions

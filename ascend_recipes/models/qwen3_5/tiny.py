@@ -87,7 +87,7 @@ def tiny_config(model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
             "scale.tiny_unsupported",
             "models of this family with a mixture of experts have no tiny form",
             at="scale",
-            fix="scale=real",
+            fix="scale=real device=npu",
         )
     text = {**model, **TINY_VALUES, "model_type": "qwen3_5_text", "dtype": dtype}
     interval = cast(int, model["full_attention_interval"])
