@@ -151,7 +151,7 @@ def _unknown(
     dotted = ".".join(path)
     known = sorted({name for model in owner for name in model.model_fields})
     close = difflib.get_close_matches(path[-1], known, n=1)
-    where = ".".join(path[:-1]) or "a recipe"
+    where = ".".join(path[:-1]) or "recipe"
     suggestion = ".".join((*path[:-1], close[0])) if close else ""
     return finding(
         "schema.unknown_key",
