@@ -48,7 +48,7 @@ def generate(invocation: Invocation, output: Output) -> ExitCode:
 
 def serve(invocation: Invocation, output: Output) -> ExitCode:
     """Plan and serve until somebody asks to end."""
-    view = ServeView(output)
+    view = ServeView(output, strict=invocation.strict)
     planned = _plan(invocation, output, view)
     code = run_plan(planned, invocation.words, view, nodes=invocation.nodes)
     output.note("ended; no process is left" if code is ExitCode.OK else "the start was interrupted")
@@ -58,8 +58,9 @@ def serve(invocation: Invocation, output: Output) -> ExitCode:
 class ServeView(StageLine):
     """Stages of a start, then how to talk to the server."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, *, strict: bool = False) -> None:
         super().__init__(output)
+        self._strict = strict
         self._warnings: tuple[Finding, ...] = ()
 
     def started(self, folder: Path, command: str) -> None:
@@ -84,7 +85,14 @@ class ServeView(StageLine):
         self._output.text(_how_to_talk(url, model))
 
     def warn(self, findings: Sequence[Finding]) -> None:
-        """Print what is doubtful; it stands in the document too."""
+        """Print what is doubtful; it stands in the document too.
+
+        Raises:
+            RecipeError: warnings fail too.
+        """
+        doubtful = tuple(item for item in findings if item.severity is Severity.WARNING)
+        if self._strict and doubtful:
+            raise RecipeError(doubtful, ExitCode.FINDINGS)
         self._warnings = (*self._warnings, *findings)
         if not self._output.json:
             self._output.findings(findings)

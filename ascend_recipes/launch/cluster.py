@@ -86,9 +86,8 @@ class _Conductor:
         nodes = ", ".join(map(str, meeting.missing))
         part.listener.detail(f"waiting at {meeting.place} for node {nodes}")
         ours = part.deployment.agreement()
-        deadline_passed = part.ready_seconds
         try:
-            self._session.wait_until(lambda: meeting.welcome(ours), timeout_s=deadline_passed)
+            self._session.wait_until(lambda: meeting.welcome(ours), timeout_s=part.ready_seconds)
         except RecipeError as error:
             if error.findings[0].id != "launch.timeout":
                 raise
@@ -130,7 +129,12 @@ class _Conductor:
         for group in (*session.groups, *reversed(self._part.deployment.groups)):
             meeting.tell(end=group)
             session.end(group)
-            meeting.await_said("ended", group, seconds=PEER_PATIENCE_SECONDS)
+            meeting.await_said(
+                "ended",
+                group,
+                seconds=PEER_PATIENCE_SECONDS,
+                hurried=lambda: session.is_hurried,
+            )
         meeting.tell(over=True)
 
 

@@ -8,6 +8,13 @@ from contextlib import suppress
 
 from ascend_recipes.schema.base import Json
 
+_KEEPALIVE = (
+    (socket.TCP_KEEPIDLE, 10),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 3),
+)
+"""Seconds of silence, seconds between questions, and questions without an answer."""
+
 Message = dict[str, Json]
 
 _LONGEST_LINE = 1 << 20
@@ -20,8 +27,10 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A machine that loses power says nothing; the kernel finds out.
+        # A machine that loses power says nothing; the kernel finds out, within half a minute.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self._connection = connection
         self._received: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._closed = threading.Event()

@@ -18,7 +18,7 @@ class ServeListener(StageListener, Protocol):
         """Requests are answered from now on."""
 
     def warn(self, findings: Sequence[Finding]) -> None:
-        """Something about this machine or deployment is doubtful."""
+        """Something about this machine or deployment is doubtful; raises where that is too much."""
 
     def ending(self) -> None:
         """Running requests get time to finish."""

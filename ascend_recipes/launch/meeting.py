@@ -7,7 +7,7 @@ connection breaks counts as gone.
 
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -141,10 +141,19 @@ class LeadMeeting:
             node for peer in self._peers if (what, group) not in peer.said for node in peer.nodes
         )
 
-    def await_said(self, what: str, group: str, *, seconds: float) -> None:
-        """Wait until every other launcher has reported something, or is gone; fail for nobody."""
+    def await_said(
+        self, what: str, group: str, *, seconds: float, hurried: Callable[[], bool]
+    ) -> None:
+        """Wait until every other launcher has reported something, or is gone; fail for nobody.
+
+        Args:
+            what: Kind of report.
+            group: What it is about.
+            seconds: Longest wait.
+            hurried: Whether somebody has run out of patience here.
+        """
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not hurried():
             for peer in self._peers:
                 while message := peer.link.take():
                     self._note(peer, message)

@@ -10,6 +10,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
+from ascend_recipes.findings import finding
 from ascend_recipes.launch.arguments import DRAIN_SECONDS
 from ascend_recipes.launch.audit import audit_receipts, await_receipts
 from ascend_recipes.launch.decode import decode_failure, find_death_notice
@@ -131,10 +132,25 @@ class Session:
         """Whether every engine says that it can take requests."""
         return all(item.watcher.stage == "ready" for item in self._running)
 
+    @property
+    def is_hurried(self) -> bool:
+        """Whether somebody asked for the end more than once."""
+        return self._requests > 1
+
     def start(self, spec: ProcessSpec, listener: StageListener | None = None) -> None:
-        """Start a process; its log is watched from now on."""
+        """Start a process; its log is watched from now on.
+
+        Raises:
+            RecipeError: the command cannot be executed (exit code 4).
+        """
         environment = {**spec.environment, RUN_VARIABLE: str(self._folder.path.resolve())}
-        tree = start_tree(spec.command, environment, spec.log)
+        try:
+            tree = start_tree(spec.command, environment, spec.log)
+        except OSError as error:
+            at = "runtime.kind"
+            reason = error.strerror or str(error)
+            item = finding("cluster.cannot_start", at=at, name=spec.command[0], reason=reason)
+            raise RecipeError((item,), ExitCode.ENVIRONMENT) from None
         self._running.append(Running(spec, tree, LogWatcher(spec.log, listener or self._listener)))
         identity, log = identity_of(tree.pid), spec.log.relative_to(self._folder.path).as_posix()
         self.state.add(ProcessState(name=spec.name, identity=identity, log=log, port=spec.port))
@@ -256,7 +272,7 @@ class Session:
 
     def _request_stop(self, number: int, _frame: FrameType | None) -> None:
         self._requests += 1
-        if self._requests > 1:
+        if self.is_hurried:
             # Asked twice: whoever asks is out of patience.
             for item in self._running:
                 item.tree.kill()

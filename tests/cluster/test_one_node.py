@@ -90,6 +90,17 @@ def test_machine_is_judged_with_the_packages_beside_vllm(place):
     launcher.wait_until_ready()
     assert "torch-npu 2.9.0 is installed" in launcher.findings["env.matrix"]
     assert launcher.terminate() == 0
+    strict = place.launch(*ONE_NODE, "--strict", name="strict")
+    assert strict.wait() == 3
+    assert "env.matrix" in strict.findings
+
+
+def test_command_that_cannot_be_executed(place):
+    script = place.folder / "env" / "bin" / "vllm"
+    script.write_text(f"#!{place.folder / 'gone' / 'python'}\n")
+    launcher = place.launch(*ONE_NODE)
+    assert launcher.wait() == 4
+    assert "cannot be started" in launcher.findings["cluster.cannot_start"]
 
 
 def test_generate_is_for_the_native_runtime(place):
