@@ -13,9 +13,13 @@ from vllm.model_executor.layers.quantization import QuantizationConfig
 from ascend_recipes.errors import recipe_error
 from ascend_recipes.ops import operations
 from ascend_recipes.quantization.modelslim import ModelSlimConfig, check_symmetric
-from ascend_recipes.schema.modelslim import INT8_DYNAMIC
+from ascend_recipes.schema.modelslim import INT4_DYNAMIC, INT8_DYNAMIC
 
 PARTS = ("gate", "up", "down")
+
+_INT4_IN_BYTE = 2
+_LOW_HALF = 0xFFFFFFFF
+"""Operators take the 32 bits of a float32 scale in the low half of an int64."""
 
 
 class RoutedExperts(nn.Module):
@@ -51,6 +55,7 @@ class RoutedExperts(nn.Module):
         self.first_expert = local * rank if by_expert else 0
         self.last_expert = self.first_expert + local
         self.rank = 0 if by_expert else rank
+        self.whole_inner = intermediate_size
         self.inner = intermediate_size if by_expert else intermediate_size // ranks
         self.loaded: set[tuple[int, str, str]] = set()
         self._allocate(local, hidden_size)
@@ -84,18 +89,29 @@ class RoutedExperts(nn.Module):
         """
         if not self.first_expert <= expert < self.last_expert:
             return
-        index, first = expert - self.first_expert, self.inner * self.rank
+        index = expert - self.first_expert
         if part == "down":
             target = self.get_parameter(f"down_{leaf}")[index]
-            if leaf == "weight":
-                tensor = tensor[:, first : first + self.inner]
+            tensor = self._inner_part(leaf, tensor)
         else:
-            column = self.inner if part == "up" else 0
+            width = self._columns(leaf, self.inner)
+            column, first = width if part == "up" else 0, width * self.rank
             target = self.get_parameter(f"gate_up_{leaf}")[index]
-            target = target[..., column : column + self.inner]
-            tensor = tensor[first : first + self.inner]
+            target = target[..., column : column + width]
+            tensor = tensor[first : first + width]
         target.data.copy_(tensor.t().reshape(target.shape))
         self.loaded.add((expert, part, leaf))
+
+    def _columns(self, leaf: str, outputs: int) -> int:
+        """Columns that a tensor stores for outputs of a layer."""
+        return outputs
+
+    def _inner_part(self, leaf: str, tensor: torch.Tensor) -> torch.Tensor:
+        """What this rank takes of a tensor of the down projection, whose inputs are split."""
+        if leaf != "weight":
+            return tensor
+        first = self.inner * self.rank
+        return tensor[:, first : first + self.inner]
 
     def missing(self) -> list[str]:
         """Tensors that this rank still waits for."""
@@ -171,6 +187,96 @@ class Int8Experts(RoutedExperts):
                 self.register_parameter(f"{part}_{leaf}", scale)
 
 
+class Int4Experts(RoutedExperts):
+    """int4 weights, two outputs in a byte, with a scale and a bias of scales a channel.
+
+    The product takes 8 off every activation to fit two int4 passes; the bias, `8 * sum(weight *
+    scale)`, puts it back. Of the down projection the file keeps it in 16 parts of the inputs, so
+    that ranks can take theirs.
+    """
+
+    leaves = ("weight", "weight_scale", "weight_offset", "scale_bias")
+
+    def forward(
+        self, x_TH: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
+    ) -> torch.Tensor:
+        """Weighted sum of the chosen experts of this rank, `[T, H]`."""
+        rows_RH, row_index, counts_E, scale_R = operations.moe_init_routing(
+            x_TH,
+            ids_TK,
+            num_experts=self.num_experts,
+            first_expert=self.first_expert,
+            last_expert=self.last_expert,
+            quantize=True,
+        )
+        active_RI, scale_R = operations.grouped_int4_matmul_swiglu_quant(
+            rows_RH,
+            self.gate_up_weight,
+            self.gate_up_weight_scale,
+            self.gate_up_scale_bias,
+            scale_R,
+            counts_E,
+            cumulative=False,
+            limit=self.limit,
+        )
+        # The operator gives halves; float32 is for emulation only.
+        half = torch.bfloat16 if x_TH.dtype == torch.float32 else x_TH.dtype
+        out_RH = operations.grouped_int4_matmul(
+            active_RI,
+            self.down_weight,
+            self.down_weight_scale,
+            self.down_scale_bias,
+            scale_R,
+            counts_E,
+            cumulative=False,
+            output_dtype=half,
+        )
+        return operations.moe_finalize_routing(out_RH.to(x_TH.dtype), row_index, weights_TK)
+
+    def finish_loading(self) -> None:
+        """Bring weights and scales to what the operators take: eight numbers an int32, int64 bits.
+
+        Raises:
+            RecipeError: an offset that is not zero.
+        """
+        for part in ("gate_up", "down"):
+            check_symmetric(self.get_parameter(f"{part}_weight_offset"))
+            delattr(self, f"{part}_weight_offset")
+            packed = self.get_parameter(f"{part}_weight").data.view(torch.int32)
+            self.register_parameter(f"{part}_weight", nn.Parameter(packed, requires_grad=False))
+            scale = self.get_parameter(f"{part}_weight_scale").data.view(torch.int32)
+            bits = scale.to(torch.int64) & _LOW_HALF
+            self.register_parameter(f"{part}_weight_scale", nn.Parameter(bits, requires_grad=False))
+
+    def _columns(self, leaf: str, outputs: int) -> int:
+        return outputs // _INT4_IN_BYTE if leaf == "weight" else outputs
+
+    def _inner_part(self, leaf: str, tensor: torch.Tensor) -> torch.Tensor:
+        if leaf != "scale_bias":
+            return super()._inner_part(leaf, tensor)
+        parts = tensor.shape[1] * self.inner // self.whole_inner
+        first = parts * self.rank
+        return tensor[:, first : first + parts].sum(1)
+
+    def _allocate(self, experts: int, hidden_size: int) -> None:
+        columns = 2 * self.inner
+        for part, inputs, outputs in (
+            ("gate_up", hidden_size, columns),
+            ("down", self.inner, hidden_size),
+        ):
+            weight = _empty(experts, inputs, outputs // _INT4_IN_BYTE, dtype=torch.int8)
+            self.register_parameter(f"{part}_weight", weight)
+            for leaf in self.leaves[1:]:
+                numbers = _empty(experts, outputs, dtype=torch.float32)
+                self.register_parameter(f"{part}_{leaf}", numbers)
+
+
+_CLASSES: dict[str | bool, type[RoutedExperts]] = {
+    INT8_DYNAMIC: Int8Experts,
+    INT4_DYNAMIC: Int4Experts,
+}
+
+
 def routed_experts(
     quant_config: QuantizationConfig | None,
     *,
@@ -191,8 +297,7 @@ def routed_experts(
         limit: largest value of gate and up.
     """
     described = isinstance(quant_config, ModelSlimConfig) and quant_config.scheme(f"{name}.0.w1")
-    cls = Int8Experts if described == INT8_DYNAMIC else RoutedExperts
-    return cls(
+    return _CLASSES.get(described, RoutedExperts)(
         num_experts=num_experts,
         hidden_size=hidden_size,
         intermediate_size=intermediate_size,

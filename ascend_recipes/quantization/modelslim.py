@@ -3,7 +3,7 @@
 Legend: T tokens, K inner size, N columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,14 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.quantization import QuantizationConfig
 from vllm.model_executor.utils import set_weight_attrs
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.errors import RecipeError, recipe_error
 from ascend_recipes.ops import operations
-from ascend_recipes.schema.modelslim import DESCRIPTION_FILE, INT8_DYNAMIC, NATIVE_SCHEMES
+from ascend_recipes.schema.modelslim import (
+    DESCRIPTION_FILE,
+    FLOAT,
+    INT8_DYNAMIC,
+    NATIVE_SCHEMES,
+)
 
 
 class ModelSlimConfig(QuantizationConfig):
@@ -60,9 +65,12 @@ class ModelSlimConfig(QuantizationConfig):
         """Method of a linear layer; other layers are not quantized."""
         if not isinstance(layer, LinearBase):
             return None
-        if self.scheme(prefix) == INT8_DYNAMIC:
+        scheme = self.scheme(prefix)
+        if scheme == INT8_DYNAMIC:
             return Int8DynamicLinear()
-        return UnquantizedLinearMethod()
+        if scheme == FLOAT:
+            return UnquantizedLinearMethod()
+        raise _not_implemented(prefix, scheme, (FLOAT, INT8_DYNAMIC))
 
     def scheme(self, name: str) -> str:
         """Scheme of a layer, or of all parts of a merged one.
@@ -91,12 +99,7 @@ class ModelSlimConfig(QuantizationConfig):
             )
         scheme = str(found.pop())
         if scheme not in NATIVE_SCHEMES:
-            raise recipe_error(
-                "checkpoint.scheme_not_implemented",
-                f"{name} is stored as {scheme}; the native runtime reads "
-                f"{', '.join(NATIVE_SCHEMES)}",
-                at="checkpoint.variant",
-            )
+            raise _not_implemented(name, scheme, NATIVE_SCHEMES)
         return scheme
 
 
@@ -144,6 +147,14 @@ class Int8DynamicLinear(LinearMethodBase):
             output_dtype=x.dtype,
         )
         return output
+
+
+def _not_implemented(name: str, scheme: str, known: Sequence[str]) -> RecipeError:
+    return recipe_error(
+        "checkpoint.scheme_not_implemented",
+        f"{name} is stored as {scheme}; the native runtime reads {', '.join(known)} there",
+        at="checkpoint.variant",
+    )
 
 
 def check_symmetric(offset: torch.Tensor) -> None:

@@ -11,7 +11,10 @@ FLOAT = "FLOAT"
 INT8_DYNAMIC = "W8A8_DYNAMIC"
 """int8 weights with a scale a channel, int8 activations with a scale a token."""
 
-NATIVE_SCHEMES = (FLOAT, INT8_DYNAMIC)
+INT4_DYNAMIC = "W4A8_DYNAMIC"
+"""Of routed experts: int4 weights, two in a byte, with a scale a channel; activations as above."""
+
+NATIVE_SCHEMES = (FLOAT, INT8_DYNAMIC, INT4_DYNAMIC)
 """Those that the native runtime reads."""
 
 FLOAT_TYPES = frozenset({"BF16", "F16", "F32", "F64"})
@@ -26,7 +29,7 @@ STORED_TYPES: dict[str, frozenset[str]] = {
     INT8_DYNAMIC: _INT8,
     "W8A8_MIX": _INT8,
     "W8A16": _INT8,
-    "W4A8_DYNAMIC": _PACKED,
+    INT4_DYNAMIC: _PACKED,
     "W4A16": _PACKED,
     "W4A4_DYNAMIC": _PACKED,
     "W4A4_FLATQUANT_DYNAMIC": _PACKED,

@@ -99,18 +99,19 @@ class Host:
 
     def record_products(self) -> None:
         """Keep inputs and outputs of every quantized layer from now on."""
-        from ascend_recipes.moe.experts import Int8Experts
+        from ascend_recipes.moe.experts import Int4Experts, Int8Experts
         from ascend_recipes.quantization.modelslim import Int8DynamicLinear
 
         runner = self._runner()
         draft_layer = re.compile(r"layers\.\d+\.(block\.)?")
-        for model, rename in (
-            (runner.get_model(), lambda name: name),
-            (runner.drafter.model, lambda name: draft_layer.sub("mtp.0.", name)),
-        ):
+        models = [(runner.get_model(), lambda name: name)]
+        if drafter := getattr(runner, "drafter", None):
+            models.append((drafter.model, lambda name: draft_layer.sub("mtp.0.", name)))
+        for model, rename in models:
             for name, module in model.named_modules():
                 method = getattr(module, "quant_method", None)
-                if isinstance(module, Int8Experts) or isinstance(method, Int8DynamicLinear):
+                quantized = isinstance(module, Int8Experts | Int4Experts)
+                if quantized or isinstance(method, Int8DynamicLinear):
                     calls = self.products.setdefault(rename(name.removeprefix("model.")), [])
                     module.register_forward_hook(_product_recorder(calls))
 

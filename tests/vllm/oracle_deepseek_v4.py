@@ -7,7 +7,7 @@ Written from the vendor's documents, without our operations.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -209,11 +209,21 @@ def dequantized(checkpoint: Path, scratch: Path) -> Path:
             tensors |= {name: handle.get_tensor(name) for name in names if names[name] == file}
     floats = {}
     for name, tensor in tensors.items():
-        if name.endswith(("weight_scale", "weight_offset")):
+        if name.endswith(("weight_scale", "weight_offset", "scale_bias")):
             continue
         if tensor.dtype == torch.int8:
-            tensor = tensor.float() * tensors[name.replace(".weight", ".weight_scale")]
+            tensor = integers(name, tensors) * tensors[name.replace(".weight", ".weight_scale")]
         floats[name] = tensor
     save_file(floats, target / "model.safetensors", metadata={"format": "pt"})
     (target / "config.json").write_text((checkpoint / "config.json").read_text())
     return target
+
+
+def integers(name: str, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Numbers of an int8 weight; where a bias of scales stands beside it, a byte holds two rows."""
+    stored = tensors[name]
+    if name.replace(".weight", ".scale_bias") not in tensors:
+        return stored.float()
+    # Signed halves: as if the byte were shifted up, then down again with its sign.
+    low, high = (stored << 4) >> 4, stored >> 4
+    return torch.stack((low, high), dim=1).flatten(0, 1).float()

@@ -1,4 +1,4 @@
-"""Quantized layers one by one, from the tensors of a ModelSlim checkpoint.
+"""Quantized layers one by one, from the tensors of a ModelSlim checkpoint: int8, or int4 in pairs.
 
 Legend: T tokens, H hidden, I intermediate, K experts of a token.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.vllm.oracle_deepseek_v4 import distance_to_half, fake_quantized
+from tests.vllm.oracle_deepseek_v4 import distance_to_half, fake_quantized, integers
 from tests.vllm.oracle_draft import read_tensors
 
 LIMIT = 10.0
@@ -38,7 +38,7 @@ class Int8Layers:
         tensors = read_tensors(checkpoint, "")
         moved = renamed or {}
         self.weights = {
-            name.removesuffix(".weight"): tensor.float()
+            name.removesuffix(".weight"): integers(name, tensors)
             * tensors[moved.get(scale := f"{name}_scale", scale)]
             for name, tensor in tensors.items()
             if tensor.dtype == torch.int8
