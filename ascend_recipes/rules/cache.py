@@ -100,7 +100,7 @@ def decode_batch_fits_step(resolved: ResolvedRecipe) -> Iterator[Finding]:
     drafter = recipe.drafter
     query = 1 if drafter.kind == "none" else 1 + drafter.num_draft_tokens
     batch, step = recipe.scheduler.max_num_seqs * query, recipe.scheduler.max_num_batched_tokens
-    if batch > step:
+    if batch > step >= recipe.scheduler.max_num_seqs:
         yield finding(
             "scheduler.decode_batch_exceeds_step",
             at="scheduler.max_num_batched_tokens",

@@ -147,17 +147,21 @@ def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def reference_operations(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Heavy operations that only the plain PyTorch reference performs."""
     recipe = resolved.recipe
-    for name, binding in resolved.bindings.items():
-        heavy = resolved.registry.operations[name].heavy
-        if heavy and binding.provider == "torch" and name not in recipe.allow_reference:
-            on_npu = recipe.device.kind == "npu"
-            yield finding(
-                "operation.reference",
-                severity=Severity.ERROR if on_npu else None,
-                at="hardware",
-                fix=f"allow_reference=[{','.join((*recipe.allow_reference, name))}]",
-                operation=name,
-            )
+    slow = [
+        name
+        for name, binding in resolved.bindings.items()
+        if resolved.registry.operations[name].heavy
+        and binding.provider == "torch"
+        and name not in recipe.allow_reference
+    ]
+    for name in slow:
+        yield finding(
+            "operation.reference",
+            severity=Severity.ERROR if recipe.device.kind == "npu" else None,
+            at="hardware",
+            fix=f"allow_reference=[{','.join((*recipe.allow_reference, *slow))}]",
+            operation=name,
+        )
 
 
 @holds("vllm_ascend")
