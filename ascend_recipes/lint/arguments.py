@@ -20,6 +20,7 @@ _PLACEHOLDER = re.compile(
 """`<port>`, `DEFAULT_PORT`, `xxxx`, `your_port`."""
 _BARE_HOLE = re.compile(rf"(?<=[:\[,\s]){_HOLE}(?=\s*[,}}\]])")
 _ELLIPSIS = re.compile(r"\.\.\.|…")
+_ENDS_VALUES = re.compile(r"--|\.\.\.|…")
 _REMEDIES = (
     (re.compile(r"\\"), "take away the backslash: inside single quotes it continues nothing"),
     (re.compile(r"#|//"), "take away the comment: JSON has none"),
@@ -102,6 +103,9 @@ def split_arguments(command: ServeCommand) -> Arguments:
     is_open = False
     while rest:
         word = rest.pop(0)
+        if word.text == "--":
+            strays += rest
+            break
         if is_flag(word.text):
             items.append(_argument(word, rest))
         elif word.is_open or _ELLIPSIS.fullmatch(word.text):
@@ -117,7 +121,7 @@ def _argument(word: Word, rest: list[Word]) -> Argument:
         begin = len(word.text) - len(value)
         return Argument(name, word, (word.tail(begin),))
     values = []
-    while rest and not is_flag(rest[0].text) and not _ELLIPSIS.fullmatch(rest[0].text):
+    while rest and not is_flag(rest[0].text) and not _ENDS_VALUES.fullmatch(rest[0].text):
         values.append(rest.pop(0))
     return Argument(name, word, tuple(values))
 

@@ -64,21 +64,21 @@ def lint_paths(paths: Sequence[Path], version: str) -> Report:
     report = Report(version)
     for path, reading in read_files(collect_files(paths)):
         report.files += 1
-        found = judge_reading(str(path), reading, surface, report.commands)
-        report.findings.extend(_ordered(found))
+        report.findings += judge_reading(str(path), reading, surface, report.commands)
     return report
 
 
 def judge_reading(
     file: str, reading: Reading, surface: Surface, judged: list[JudgedCommand]
-) -> Iterator[Finding]:
-    """Findings about one file; its commands are appended to `judged`."""
-    yield from reading.findings
+) -> list[Finding]:
+    """Findings about one file, by line; its commands are appended to `judged`."""
+    found = list(reading.findings)
     variables = [(item.name, item.value) for item in reading.exports]
     for command in reading.commands:
         variables += command.env.items()
-        yield from _judge_command(command, surface, judged)
-    yield from judge_variables(variables, surface, file)
+        found += _judge_command(command, surface, judged)
+    found += judge_variables(variables, surface, file)
+    return _ordered(found)
 
 
 def _judge_command(

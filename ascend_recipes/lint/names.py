@@ -164,7 +164,8 @@ def _repetitions(items: tuple[Argument, ...], surface: Surface, file: str) -> It
         if len(whole) > 1 or (whole and dotted):
             yield _repetition(flag, whole, dotted, file)
         elif twice:
-            yield _repetition(twice[0].name, twice, [], file)
+            alike = [replace(item, name=flag) for item in twice]
+            yield _repetition(twice[0].name, alike, [], file)
 
 
 def _repetition(flag: str, whole: list[Argument], dotted: list[Argument], file: str) -> Finding:
