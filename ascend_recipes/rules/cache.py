@@ -16,7 +16,7 @@ from ascend_recipes.rules.options import (
     switched_on,
 )
 
-_CACHE_OF_ATTENTION = {
+CACHE_OF_ATTENTION = {
     "full": "paged",
     "hybrid": "hybrid",
     "mla": "paged",
@@ -28,7 +28,7 @@ _CACHE_OF_ATTENTION = {
 def kind_matches_attention(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Each attention kind fills one kind of cache."""
     recipe = resolved.recipe
-    expected = _CACHE_OF_ATTENTION[recipe.attention.kind]
+    expected = CACHE_OF_ATTENTION[recipe.attention.kind]
     if recipe.cache.kind != expected:
         yield finding(
             "cache.kind_mismatch",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.cache import CACHE_OF_ATTENTION
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import removed, variable
 
@@ -22,7 +23,7 @@ def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding(
             "attention.kind_not_offered",
             at="attention.kind",
-            fix=f"attention={resolved.model.attention_kinds[0]}",
+            fix=_other_attention(resolved),
             model=recipe.model,
             offered=resolved.model.attention_kinds,
             kind=recipe.attention.kind,
@@ -31,6 +32,13 @@ def backend_exists(resolved: ResolvedRecipe) -> Iterator[Finding]:
     for layer in resolved.model.layers:
         if layer.kind not in resolved.backends:
             yield _no_backend(resolved, layer.kind)
+
+
+def _other_attention(resolved: ResolvedRecipe) -> str:
+    """The model's own kind of attention, with the cache that it fills."""
+    kind = resolved.model.attention_kinds[0]
+    cache = CACHE_OF_ATTENTION[kind]
+    return f"attention={kind}" + ("" if resolved.recipe.cache.kind == cache else f" cache={cache}")
 
 
 def _no_backend(resolved: ResolvedRecipe, layer_kind: str) -> Finding:
