@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
 from ascend_recipes.findings import finding
 from ascend_recipes.lint.command import Reading, ServeCommand
-from ascend_recipes.lint.source import whole_text
+from ascend_recipes.lint.source import Place, SourceText, joined_lines, whole_text
 
 _MARKDOWN = frozenset({".md", ".markdown", ".mdx"})
 _YAML = frozenset({".yaml", ".yml"})
@@ -18,6 +19,11 @@ _SUFFIXES = _MARKDOWN | _YAML | _SHELL
 _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 _LARGEST = 64 * 2**20
 """Bytes; nobody writes a larger script by hand."""
+_LARGE = 2**20
+"""Characters above which a script is read around its commands only: it is a log, or generated."""
+_WINDOW = 500
+_MOST_LINES = 20_000
+_RELEVANT = re.compile(r"vllm\s+serve\b|vllm\.entrypoints|server_cmd|serve[\"']|-\s+serve\b")
 _BINARY = b"\0"
 
 
@@ -87,7 +93,12 @@ def read_file(path: Path) -> Reading:
 
 def read_text(file: str, text: str, suffix: str) -> Reading:
     """Read a text by the reader of its suffix; the shell's where the suffix says nothing."""
-    source = whole_text(text)
+    if len(text) > _LARGE and not _RELEVANT.search(text):
+        return Reading()
+    if len(text) > _LARGE and suffix not in _MARKDOWN | _YAML:
+        source = _surroundings(text)
+    else:
+        source = whole_text(text)
     if suffix in _MARKDOWN:
         from ascend_recipes.lint.markdown import read_markdown
 
@@ -99,6 +110,16 @@ def read_text(file: str, text: str, suffix: str) -> Reading:
     from ascend_recipes.lint.shell import ShellReader
 
     return ShellReader(file, source).read()
+
+
+def _surroundings(text: str) -> SourceText:
+    """Of a very long script only the lines around its server commands."""
+    lines = text.split("\n")
+    wanted: set[int] = set()
+    for number, line in enumerate(lines):
+        if _RELEVANT.search(line) and len(wanted) < _MOST_LINES:
+            wanted.update(range(max(number - _WINDOW, 0), min(number + _WINDOW, len(lines))))
+    return joined_lines((f"{lines[number]}\n", Place(number + 1, 1)) for number in sorted(wanted))
 
 
 def _unreadable(file: str, reason: str) -> Finding:

@@ -19,6 +19,8 @@ _OPTION = re.compile(r"\s*:[\w-]+:")
 _SHELLS = frozenset({"", "bash", "console", "sh", "shell", "shell-session", "text", "txt", "zsh"})
 _MARKDOWN = frozenset({"md", "markdown", "myst"})
 _YAML = frozenset({"yaml", "yml"})
+_MATTERS = re.compile(r"vllm|server_cmd|\w=")
+"""What a block must hold to set a variable or start a server."""
 _NESTING_LIMIT = 4
 
 
@@ -49,6 +51,8 @@ class _Page:
 
     def add(self, block: _Block, depth: int) -> None:
         """Read one block."""
+        if not any(_MATTERS.search(line) for line, _ in block.lines):
+            return
         source = joined_lines(block.lines)
         if block.language in _SHELLS:
             reading = self._shell(source, block)

@@ -12,8 +12,9 @@ from ascend_recipes.lint.source import Place, SourceText
 Value = tuple[Word, ...] | None
 """Words of a variable (one, or an array's); none if only a run would know."""
 
-_LONGEST_WORD = 200_000
-"""Characters; variables that double themselves in a loop of assignments end here."""
+_LONGEST_WORD = 50_000
+"""Characters; variables that double themselves from line to line end here and are unknown."""
+_MOST_HOLES = 100
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Variables:
 
     def assign(self, name: str, value: Value, *, conditional: bool) -> None:
         """Set a variable; two branches that disagree leave it unknown."""
+        if value is not None and any(_is_excessive(word) for word in value):
+            value = None
         if conditional and name in self.values and not _agree(self.values[name], value):
             value = None
         self.values[name] = value
@@ -44,6 +47,10 @@ class Variables:
         """Forget a variable."""
         self.values.pop(name, None)
         self.exported.pop(name, None)
+
+
+def _is_excessive(word: Word) -> bool:
+    return len(word.text) > _LONGEST_WORD or len(word.holes) > _MOST_HOLES
 
 
 def _agree(first: Value, second: Value) -> bool:
