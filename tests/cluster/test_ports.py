@@ -69,8 +69,14 @@ RECIPES = [entry.name for entry in recipe_names()]
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_no_recipe_clashes_with_itself(recipe):
-    _, members, addresses = deployment(recipe)
+    planned, members, addresses = deployment(recipe)
     assert len({member.name for member in members}) == len(members)
+    numbered = {
+        (place.node, place.role, place.instance)
+        for place in deployment_nodes(planned.resolved.recipe)
+    }
+    commands = [member.command for member in members]
+    assert {(item.node, item.role, item.instance) for item in commands} == numbered
     findings = list(port_findings(deployment_ranges(members, addresses)))
     assert [item for item in findings if item.severity is Severity.ERROR] == []
 
