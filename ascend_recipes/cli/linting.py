@@ -40,7 +40,7 @@ def run_lint(invocation: Invocation, output: Output) -> ExitCode:
 
         output.document("lint", code, json_body(report))
     else:
-        output.show(*_page(report))
+        output.show(*_page(report, output.language))
         output.note(_summary(report))
     return code
 
@@ -56,11 +56,11 @@ def _exit_code(report: Report, *, strict: bool) -> ExitCode:
     return ExitCode.FINDINGS if report.worst in doubtful else ExitCode.OK
 
 
-def _page(report: Report) -> Iterator[Text]:
+def _page(report: Report, language: str) -> Iterator[Text]:
     """Findings as linters show them: the place first, so that terminals make it a link."""
     for item in report.findings:
         text = Text(f"{item.source}\n" if item.source else "", "bold")
-        yield text.append_text(render_finding(replace(item, source=None)))
+        yield text.append_text(render_finding(replace(item, source=None), language))
 
 
 def _summary(report: Report) -> str:

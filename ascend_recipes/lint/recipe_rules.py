@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -107,25 +107,36 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
     models = possible_models(imported)
     if not models:
         return RuleVerdict(unjudged="its kind of drafting has no field")
-    sizes = _SIZES if reading.counts else (0,)
-    possible = (
-        (
-            replace(
-                model, overrides={**env, **model.overrides, **dict.fromkeys(reading.counts, size)}
-            ),
-            hardware,
-        )
-        for hardware, model, size, env in product(
-            _possible_hardware(command), models, sizes, _POSSIBLE_VARIABLES
-        )
+    axes = (
+        _possible_hardware(command),
+        models,
+        [dict.fromkeys(reading.counts, size) for size in (_SIZES if reading.counts else (0,))],
+        _POSSIBLE_VARIABLES,
     )
-    agreed = _agreed(_ask(item, hardware, version, registry) for item, hardware in possible)
+    agreed = _agreed(
+        _ask(
+            replace(model, overrides={**env, **model.overrides, **counts}),
+            hardware,
+            version,
+            registry,
+        )
+        for hardware, model, counts, env in _one_at_a_time(axes)
+    )
     if agreed is None:
         return RuleVerdict(unjudged="the recipe that it means is not complete")
     known = "model" in imported.overrides
     return RuleVerdict(
         tuple(item for item in agreed if _is_supported(item, imported, known_model=known))
     )
+
+
+def _one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]:
+    """The first choice of every axis, then each other choice of one axis with the first of all."""
+    first = tuple(axis[0] for axis in axes)
+    yield first
+    for index, axis in enumerate(axes):
+        for choice in axis[1:]:
+            yield (*first[:index], choice, *first[index + 1 :])
 
 
 def _agreed(answers: Iterable[Iterable[Finding] | None]) -> list[Finding] | None:
