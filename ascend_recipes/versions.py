@@ -44,4 +44,6 @@ def same_version(text: str, wanted: str) -> bool:
     version, other = parse_version(text), parse_version(wanted)
     if version is None or other is None:
         return text == wanted
-    return version == other if other.local else version.public == other.public
+    if other.local:
+        return version == other
+    return Version(version.public) == Version(other.public)
