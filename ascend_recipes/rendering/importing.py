@@ -289,7 +289,9 @@ class _Importer:
     def _is_split(self) -> bool:
         return self.role != "serve" and self.overrides.get("cache.kind") != "paged"
 
-    def _read_object(self, flag: str, tree: Mapping[str, Json]) -> None:
+    def _read_object(self, flag: str, tree: dict[str, Json]) -> None:
+        if self._map(flag, tree):
+            return
         rest = self._read_leaves(flag, tree)
         if not rest:
             return
@@ -420,9 +422,9 @@ class _Importer:
     # Arguments whose fields depend on others.
 
     def _sparse_cache(self, value: Json) -> bool:
-        if value is not True or self.overrides.get("attention.kind") != "sfa":
+        if not isinstance(value, bool) or self.overrides.get("attention.kind") != "sfa":
             return False
-        self.overrides["cache.kv_dtype"] = "int8"
+        self.overrides["cache.kv_dtype"] = "int8" if value else "model"
         return True
 
     def _index_share(self, value: Json) -> bool:
