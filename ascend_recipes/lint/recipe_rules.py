@@ -42,6 +42,12 @@ _POSSIBLE_VARIABLES: Sequence[Mapping[str, Json]] = (
     {"env.PYTHONHASHSEED": "0", "env.DYNAMIC_EPLB": "true"},
 )
 """Variables that may be set outside the file, where the file does not set them."""
+_POSSIBLE_GRAPHS: Sequence[Mapping[str, Json]] = (
+    {},
+    {"graph.kind": "piecewise"},
+    {"graph.kind": "full_decode"},
+)
+"""Graph modes that a release may choose where the command names none."""
 _SIZES = (1, 8, 64)
 """Values that are tried for a count that a variable holds."""
 _COUNTS: Mapping[str, str] = {
@@ -108,19 +114,24 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
     if not models:
         return RuleVerdict(unjudged="its kind of drafting has no field")
     axes = (
+        # Sizes are tried with every model: what is idle in a dense one may need them in another.
+        [
+            replace(model, overrides={**model.overrides, **dict.fromkeys(reading.counts, size)})
+            for model in models
+            for size in (_SIZES if reading.counts else (0,))
+        ],
         _possible_hardware(command),
-        models,
-        [dict.fromkeys(reading.counts, size) for size in (_SIZES if reading.counts else (0,))],
         _POSSIBLE_VARIABLES,
+        _POSSIBLE_GRAPHS if "graph.kind" in imported.assumed else ({},),
     )
     agreed = _agreed(
         _ask(
-            replace(model, overrides={**env, **model.overrides, **counts}),
+            replace(model, overrides={**env, **model.overrides, **graph}),
             hardware,
             version,
             registry,
         )
-        for hardware, model, counts, env in _one_at_a_time(axes)
+        for model, hardware, env, graph in _one_at_a_time(axes)
     )
     if agreed is None:
         return RuleVerdict(unjudged="the recipe that it means is not complete")
