@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from ascend_recipes.errors import ExitCode, Source, recipe_error
+from ascend_recipes.errors import ExitCode, RecipeError, Source
+from ascend_recipes.findings import finding
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.rows import CheckpointFacts, DrafterFacts, LayerFacts, ModelRow
@@ -52,12 +53,10 @@ def read_foreign(path: Path, layer_kinds: Iterable[str]) -> ModelRow:
         return foreign_model(tree, layer_kinds, where=shown)
     except (ValueError, KeyError, AttributeError) as error:
         detail = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise recipe_error(
-            "registry.invalid_config",
-            f"{shown} is no configuration of a language model: {detail}",
-            source=Source(origin=shown),
-            exit_code=ExitCode.USAGE,
-        ) from None
+        invalid = finding(
+            "registry.invalid_config", source=Source(origin=shown), file=shown, said=detail
+        )
+        raise RecipeError((invalid,), ExitCode.USAGE) from None
 
 
 def foreign_model(published: Config, layer_kinds: Iterable[str], *, where: str) -> ModelRow:

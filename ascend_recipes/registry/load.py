@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
-from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source, recipe_error
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
+from ascend_recipes.findings import finding
 from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.hook import HookRow
@@ -162,12 +163,14 @@ def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
 def unknown_key(table: str, key: str, options: list[str]) -> RecipeError:
     """Error for a key that a table lacks, with the closest one and all of them."""
     close = difflib.get_close_matches(key, options, n=1)
-    return recipe_error(
+    unknown = finding(
         "registry.unknown_key",
-        f"{table} has no {key!r}; it has {', '.join(sorted(options)) or 'no rows'}",
         fix=f"did you mean {close[0]!r}?" if close else "",
-        exit_code=ExitCode.USAGE,
+        table=table,
+        key=key,
+        options=sorted(options) or "-",
     )
+    return RecipeError((unknown,), ExitCode.USAGE)
 
 
 def _extension_roots() -> list[Path]:
@@ -204,10 +207,12 @@ def _operation_files(roots: list[Path]) -> dict[str, Path]:
 
 def _add_file(files: dict[str, Path], path: Path) -> None:
     if path.stem in files:
-        raise recipe_error(
+        twice = finding(
             "registry.duplicate_key",
-            f"{display_path(path)} and {display_path(files[path.stem])} define the same key",
+            file=display_path(path),
+            other=display_path(files[path.stem]),
         )
+        raise RecipeError((twice,))
     files[path.stem] = path
 
 
@@ -216,8 +221,9 @@ def _row_findings(path: Path, error: ValidationError) -> Iterator[Finding]:
     for item in error.errors():
         keys = tuple(str(part) for part in item["loc"] if not isinstance(part, int))
         line = next((lines[keys[:n]] for n in range(len(keys), 0, -1) if keys[:n] in lines), 1)
-        yield Finding(
-            id="registry.invalid_row",
-            message=f"{'.'.join(map(str, item['loc']))}: {item['msg']}",
+        yield finding(
+            "registry.invalid_row",
             source=Source(origin=display_path(path), line=line),
+            field=".".join(map(str, item["loc"])),
+            said=item["msg"],
         )

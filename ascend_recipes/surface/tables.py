@@ -6,8 +6,10 @@ from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from ascend_recipes.errors import RecipeError, Source, recipe_error
+from ascend_recipes.findings import finding
 from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.surface import (
     ArchitectureRow,
@@ -110,9 +112,8 @@ def notes() -> SurfaceNotes:
     try:
         return SurfaceNotes.model_validate(load_yaml(path), strict=False)
     except ValidationError as error:
-        text = str(error.errors()[0]["msg"])
-        where = Source(origin=display_path(path))
-        raise recipe_error("registry.invalid_row", text, source=where) from None
+        first = error.errors()[0]
+        raise _wrong_row(Source(origin=display_path(path)), first) from None
 
 
 def _text(name: str) -> bytes:
@@ -136,7 +137,13 @@ def _invalid(name: str, error: ValidationError) -> RecipeError:
     first = error.errors()[0]
     line = int(first["loc"][0]) + 2 if first["loc"] else 1
     where = Source(origin=f"registry/surface/{name}.json", line=line)
-    return recipe_error("registry.invalid_row", first["msg"], source=where)
+    return _wrong_row(where, first)
+
+
+def _wrong_row(where: Source, first: ErrorDetails) -> RecipeError:
+    field = ".".join(map(str, first["loc"])) or "-"
+    wrong = finding("registry.invalid_row", source=where, field=field, said=first["msg"])
+    return RecipeError((wrong,))
 
 
 def _by_name(rows: Iterable[RowT]) -> Mapping[str, Sequence[RowT]]:
