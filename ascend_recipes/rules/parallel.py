@@ -14,40 +14,49 @@ def heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Tensor parallelism divides every kind of head; key-value heads may be replicated."""
     tp = resolved.recipe.parallel.tp
     sizes = {field: _int(resolved, field) for field in resolved.model.heads_split}
-    legal = _divisors(gcd(*sizes.values()))
     for field, heads in sizes.items():
         if heads % tp:
             yield finding(
                 "parallel.heads_not_divisible",
                 at="parallel.tp",
-                fix=f"parallel.tp={max((n for n in legal if n < tp), default=1)}",
+                fix=_smaller_tp(resolved),
                 field=field,
                 heads=heads,
                 tp=tp,
-                legal=legal,
+                legal=_divisors(gcd(*sizes.values())),
             )
 
 
 def key_value_heads_divide(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Key-value heads are split evenly, or every one is copied the same number of times."""
-    tp, heads = resolved.recipe.parallel.tp, resolved.config.get("num_key_value_heads")
-    grouped = "full_attention" in {layer.kind for layer in resolved.model.layers}
+    tp = resolved.recipe.parallel.tp
     if any(_int(resolved, field) % tp for field in resolved.model.heads_split):
         return
-    if not grouped or not isinstance(heads, int) or max(tp, heads) % min(tp, heads) == 0:
-        return
-    legal = [
+    if not _keys_split(resolved, tp):
+        heads, fix = resolved.config["num_key_value_heads"], _smaller_tp(resolved)
+        yield finding("parallel.kv_heads", at="parallel.tp", fix=fix, heads=heads, tp=tp)
+
+
+def _smaller_tp(resolved: ResolvedRecipe) -> str:
+    """The largest smaller size that splits heads, keys and feed-forward layers evenly."""
+    heads = gcd(*(_int(resolved, field) for field in resolved.model.heads_split))
+    width = resolved.config.get("intermediate_size")
+    fitting = [
         n
-        for n in _divisors(gcd(*(_int(resolved, field) for field in resolved.model.heads_split)))
-        if n < tp and max(n, heads) % min(n, heads) == 0
+        for n in _divisors(heads)
+        if n < resolved.recipe.parallel.tp
+        and _keys_split(resolved, n)
+        and (not isinstance(width, int) or width % n == 0)
     ]
-    yield finding(
-        "parallel.kv_heads",
-        at="parallel.tp",
-        fix=f"parallel.tp={max(legal, default=1)}",
-        heads=heads,
-        tp=tp,
-    )
+    return f"parallel.tp={max(fitting, default=1)}"
+
+
+def _keys_split(resolved: ResolvedRecipe, tp: int) -> bool:
+    heads = resolved.config.get("num_key_value_heads")
+    grouped = "full_attention" in {layer.kind for layer in resolved.model.layers}
+    if not grouped or not isinstance(heads, int):
+        return True
+    return max(tp, heads) % min(tp, heads) == 0
 
 
 def world_fits_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
