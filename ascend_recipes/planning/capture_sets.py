@@ -53,7 +53,9 @@ def capture_demand(resolved: ResolvedRecipe) -> CaptureDemand:
     """What a recipe's capture sizes have to serve, with the limits of its hardware."""
     recipe, limits = resolved.recipe, resolved.hardware.graph
     tp, drafter, attention = recipe.parallel.tp, recipe.drafter, recipe.attention
-    split = recipe.parallel.sequence or recipe.moe.shared_expert == "dp"
+    # Without expert parallelism vllm-ascend drops the switch (ascend_config.py:113 at 182b75ea).
+    replicated = recipe.moe.shared_expert == "dp" and recipe.parallel.ep
+    split = recipe.parallel.sequence or replicated
     split |= attention.kind in ("sfa", "dsa") and attention.context_parallel
     most = [limits.max_sizes_with_tp if tp > 1 else None]
     if recipe.graph.kind in ("piecewise", "full_and_piecewise"):
