@@ -100,6 +100,7 @@ def _smaller(resolved: ResolvedRecipe) -> str:
     view, parallel = role_view(resolved), resolved.recipe.parallel
     per_node, stage = resolved.hardware.dies_per_node, parallel.tp * parallel.pp
     dies = resolved.recipe.nodes * per_node // (parallel.dp * parallel.pp)
+    dies = min(dies, resolved.quantization.max_tp or dies)
     for tp in legal_tp(view.split_sizes, dies):
         if tp > parallel.tp and forecast(changed(view, "parallel", tp=tp)).verdict == "fits":
             return f"parallel.tp={tp}"
