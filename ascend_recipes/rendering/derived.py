@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ascend_recipes.planning.cache import state_mode
-from ascend_recipes.planning.capture import CAPTURE_CAP, default_capture_sizes
+from ascend_recipes.planning.capture import (
+    CAPTURE_CAP,
+    default_capture_sizes,
+    stock_capture_sizes,
+)
 from ascend_recipes.planning.engine import (
     asks_for_hybrid_manager,
     checkpoint_origin,
@@ -89,6 +93,16 @@ def _graph(view: ResolvedRecipe) -> Iterator[Entry]:
         sizes: list[Json] = list(default_capture_sizes(batch, query))
         because = f"vLLM's ladder misses {batch} requests of {query} token(s)"
         yield f"{COMPILATION}.cudagraph_capture_sizes", sizes, because
+
+
+def is_stock_ladder(view: ResolvedRecipe) -> bool:
+    """Whether the recipe lists the capture sizes that the runtime would take by itself."""
+    spec, scheduler = view.recipe.graph, view.recipe.scheduler
+    if spec.kind == "none":
+        return False
+    step = scheduler.max_num_batched_tokens
+    stock = stock_capture_sizes(scheduler.max_num_seqs, query_length(view), step)
+    return tuple(spec.capture_sizes) == tuple(stock)
 
 
 def on_ladder(tokens: int) -> bool:

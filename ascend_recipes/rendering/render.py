@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from ascend_recipes.rendering.arguments import Arguments, Clash
 from ascend_recipes.rendering.command import RenderedCommand
-from ascend_recipes.rendering.derived import put_derived
+from ascend_recipes.rendering.derived import is_stock_ladder, put_derived
 from ascend_recipes.rendering.kinds import rows_for
 from ascend_recipes.rendering.table import ADDITIONAL, ROWS, Row
 from ascend_recipes.rendering.topology import (
@@ -80,6 +80,8 @@ def spoken(view: ResolvedRecipe) -> Iterator[tuple[Row, Json]]:
             continue
         found = field_value(view.recipe, row.path)
         if found is None or (row.emit == "changed" and not found.changed):
+            continue
+        if row.path == "graph.capture_sizes" and is_stock_ladder(view):
             continue
         if (argument := row.codec.encode(found.value)) is not None:
             yield row, argument

@@ -1,0 +1,49 @@
+"""What is rendered is what the runtime version takes: the surface tables are the judge."""
+
+import pytest
+
+from ascend_recipes.compose import recipe_names
+from ascend_recipes.errors import Severity
+from ascend_recipes.registry.load import load_registry
+from ascend_recipes.surface import load_surface
+from tests.conftest import plan_of
+from tests.rendering.atoms import atoms
+
+VERSIONS = load_registry().runtimes["vllm_ascend"].versions
+NAMES = [entry.name for entry in recipe_names()]
+ADDITIONAL = "--additional-config."
+
+
+def refused(version: str, found: dict[str, object]) -> list[str]:
+    """Targets that the version does not take, or takes with a complaint."""
+    surface = load_surface(version)
+    wrong = []
+    for target in found:
+        if target.startswith("$"):
+            verdict = surface.judge_variable(target[1:])
+        elif target.startswith(ADDITIONAL):
+            verdict = surface.judge_key(target.removeprefix(ADDITIONAL))
+        elif target.startswith("--"):
+            verdict = surface.judge_flag(target.partition(".")[0])
+        else:
+            continue
+        if verdict is not None and verdict.severity is not Severity.INFO:
+            wrong.append(f"{target}: {verdict.id}")
+    return wrong
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_rendered_argument_is_taken(version: str):
+    for name in NAMES:
+        if "dspark" in name and version == VERSIONS[0]:
+            continue
+        words = (f"recipe={name}", "runtime=vllm_ascend", f"runtime.version={version}")
+        for command in {item.role: item for item in plan_of(*words).commands}.values():
+            assert refused(version, atoms(command.argv, command.env)) == [], name
+
+
+@pytest.mark.parametrize(
+    "planted", ["--no-such-flag", f"{ADDITIONAL}fuse_muls_add", "$VLLM_ASCEND_NO_SUCH"]
+)
+def test_the_judge_can_refuse(planted: str):
+    assert refused(VERSIONS[-1], {planted: True}) != []
