@@ -17,15 +17,17 @@ from ascend_recipes.lint.stand_ins import registry_with_stand_ins
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.rendering.codecs import count
 from ascend_recipes.rendering.command import RenderedCommand
+from ascend_recipes.rendering.derived import is_stock_ladder
 from ascend_recipes.rendering.imported import ImportedCommand
 from ascend_recipes.rendering.importing import import_command
 from ascend_recipes.rendering.kinds import rows_for
 from ascend_recipes.rendering.recipe_tree import recipe_tree
 from ascend_recipes.rendering.render import field_value, render_commands
 from ascend_recipes.rendering.words import plain_value, read_words
-from ascend_recipes.resolve import look_up
+from ascend_recipes.resolve import ResolvedRecipe, look_up
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.schema.roles import role_recipe
 from ascend_recipes.surface.load import load_surface
 
 _ADDITIONAL = "--additional-config."
@@ -76,7 +78,9 @@ def differences(
         return None
     rendered = _rendered(recipe, possible, registry)
     given, kept = _flat(reading.argv, reading.env), _flat(rendered.argv, rendered.env)
-    explain = _Explanation(imported, recipe, version)
+    own = recipe if imported.role == "serve" else role_recipe(recipe, imported.role)
+    view = look_up(own, registry, lambda _: None)
+    explain = _Explanation(imported, recipe, view, version)
     return [
         Difference(name, value, kept.get(name), explain.reason(name, value))
         for name, value in given.items()
@@ -124,6 +128,8 @@ def _text(value: Json) -> str:
 class _Explanation:
     imported: ImportedCommand
     recipe: Recipe
+    view: ResolvedRecipe
+    """The recipe as the command's role sees it."""
     version: str
 
     def reason(self, name: str, value: str) -> str:
@@ -163,7 +169,9 @@ class _Explanation:
         """A field that has its default is not written; one of another kind does not exist."""
         for row in rows_for(name, self.version):
             found = field_value(self.recipe, row.path)
-            if found is None:
+            if row.path == "graph.capture_sizes" and is_stock_ladder(self.view):
+                yield "the runtime takes these sizes by itself"
+            elif found is None:
                 yield f"{row.path} does not go with the kinds of the recipe"
             elif not found.changed:
                 yield f"{row.path} has its default"
