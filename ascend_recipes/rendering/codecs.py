@@ -161,3 +161,14 @@ MAPPING = Codec(lambda value: value or None, lambda value: value)
 COUNTS = Codec(lambda value: value or None, _split)
 VARIABLE_COUNT = Codec(_as_variable, count)
 VARIABLE_COUNTS = Codec(_joined, _split)
+
+_METHODS = choice(("mtp", "mtp"), ("dspark", "dspark"))
+
+
+def _decode_method(value: Json) -> Json:
+    """vLLM spells the same drafter after models too: `…_mtp` (vllm/config/speculative.py)."""
+    return _METHODS.decode("mtp" if str(value).endswith("_mtp") else value)
+
+
+DRAFTER = Codec(_METHODS.encode, _decode_method)
+"""Speculative methods that a recipe has a drafter for."""

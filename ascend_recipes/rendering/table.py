@@ -14,6 +14,7 @@ from typing import Literal
 from ascend_recipes.rendering.codecs import (
     COUNT,
     COUNTS,
+    DRAFTER,
     MAPPING,
     NEGATED,
     NUMBER,
@@ -33,14 +34,6 @@ COMPILATION = "--compilation-config"
 SPECULATIVE = "--speculative-config"
 TRANSFER = "--kv-transfer-config"
 LOADER = "--model-loader-extra-config"
-
-MTP_NAMES = (
-    "deepseek_mtp",
-    "glm4_moe_mtp",
-    "qwen3_next_mtp",
-    "qwen3_5_mtp",
-)
-"""Names of the same drafter by model (vllm/config/speculative.py, `MTPModelTypes`)."""
 
 _SCHEDULER = f"{ADDITIONAL}.scheduler_config"
 _EPLB = f"{ADDITIONAL}.eplb_config"
@@ -300,11 +293,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         path="drafter.kind",
         target=f"{SPECULATIVE}.method",
-        codec=choice(
-            ("mtp", "mtp"),
-            ("dspark", "dspark"),
-            read=tuple(("mtp", name) for name in MTP_NAMES),
-        ),
+        codec=DRAFTER,
     ),
     Row(
         path="drafter.num_draft_tokens",
