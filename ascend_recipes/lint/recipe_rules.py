@@ -165,9 +165,7 @@ def _agreed(answers: Iterable[Iterable[Finding] | None]) -> list[Finding] | None
 
 def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool) -> bool:
     """Whether the file supports a finding: it is about no default and no unknown model."""
-    # The ladder of sizes follows from a number of requests that the file does state.
-    follows = item.at == "graph.capture_sizes" and "scheduler.max_num_seqs" not in imported.assumed
-    if item.at in imported.assumed and not follows:
+    if item.at in imported.assumed:
         return False
     return known_model or item.id.partition(".")[0] in _FOR_ANY_MODEL
 
