@@ -54,7 +54,7 @@ def test_every_recipe_comes_back(name: str, version: str):
 
 
 OVERRIDES = {
-    "scheduler.max_num_seqs": st.integers(1, 64),
+    "scheduler.max_num_seqs": st.sampled_from([8, 16, 33, 64]),
     "scheduler.async_scheduling": st.booleans(),
     "scheduler.balance": st.booleans(),
     "cache.memory_fraction": st.sampled_from([0.5, 0.85, 0.9, 1.0]),
