@@ -133,5 +133,3 @@ class SurfaceNotes(LateSpec):
     """Variables of the software below."""
     models: dict[str, NameNote] = Field(default_factory=dict)
     """By row in `registry/models`: first release of vllm-ascend that serves the model."""
-    values: dict[str, dict[str, NameNote]] = Field(default_factory=dict)
-    """By flag and value: values that need a later release than the flag itself."""

@@ -38,7 +38,9 @@ def variable_verdict(surface: Surface, name: str) -> Verdict | None:
 
 
 def _known(surface: Surface, name: str) -> Verdict | None:
-    key = next((row.name for row in surface.config_keys.values() if row.variable == name), None)
+    keys = [row.name for row in surface.config_keys.values() if row.variable == name]
+    # Of a key that moved, the old place comes first in the table; the new one is what to write.
+    key = next((item for item in keys if item not in tables.notes().keys), None)
     if key is not None:
         values = {"name": name, "key": key}
         return Verdict(id="env.deprecated", values=values, names=(key,))

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
@@ -19,11 +19,37 @@ class Unset(Enum):
 UNSET = Unset.TOKEN
 
 
+VerdictId: TypeAlias = Literal[
+    "cli.unknown_flag",
+    "cli.dead_flag",
+    "cli.later_flag",
+    "cli.reset",
+    "cli.deprecated_flag",
+    "cli.wrong_type",
+    "cli.wrong_value",
+    "cli.duplicate_flag",
+    "cli.same_flag_twice",
+    "config.unknown_key",
+    "config.dead_key",
+    "config.renamed_key",
+    "config.moved_key",
+    "config.later_key",
+    "config.wrong_type",
+    "config.wrong_value",
+    "env.unknown",
+    "env.dead",
+    "env.gone",
+    "env.later",
+    "env.deprecated",
+]
+"""Findings of these tables; texts in `registry/findings/`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """A finding without a place."""
 
-    id: str
+    id: VerdictId
     values: Mapping[str, Any] = field(default_factory=dict)
     """What the text of the finding names."""
     names: tuple[str, ...] = ()
