@@ -57,7 +57,7 @@ def test_a_folder_inside_the_collected_one_is_tested_once(repository):
 
 
 def test_a_mistake_fails_one_stage_and_says_what_to_type(repository):
-    add(repository, "broken", RECIPE.replace("tp4", "tp4\n").replace("about:", "abuot:"))
+    add(repository, "broken", RECIPE.replace("tp4", "tp4\n").replace("about:", "about_:"))
     add(repository, "heads", RECIPE + "parallel: {tp: 7}\n")
     done = run(repository, "--recipes", "deploy", "deploy")
     assert done.returncode == 1
