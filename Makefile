@@ -17,7 +17,7 @@ demo: setup
 	.venv/bin/ascend-run generate recipe=$(RECIPE) device=emulated scale=tiny --prompt "$(PROMPT)"
 
 test: checks lint
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n $(WORKERS) --dist loadfile
 
 fast: setup
 	$(PYTHON) -m pytest -n $(WORKERS) -m "not vllm and not ops and not serve and not npu and not vendor and not lowering and not registry"
