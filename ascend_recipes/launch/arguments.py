@@ -1,9 +1,8 @@
 """Renders a plan as the command line of vLLM's own server."""
 
-import json
 import sys
-from collections.abc import Iterator
 
+from ascend_recipes.rendering.arguments import flag_words
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.plan import LaunchPlan
 
@@ -23,23 +22,9 @@ def serve_arguments(plan: LaunchPlan) -> list[str]:
     """`serve MODEL --flag …` as `vllm` takes it, in the order of the plan."""
     values: dict[str, Json] = {"shutdown_timeout": DRAIN_SECONDS, **plan.engine, **plan.server}
     model = values.pop("model", plan.model.checkpoint)
-    flags = (word for name, value in values.items() for word in _flag(name, value))
+    flags = (
+        word
+        for name, value in values.items()
+        for word in flag_words("--" + name.replace("_", "-"), value)
+    )
     return ["serve", str(model), *flags]
-
-
-def _flag(name: str, value: Json) -> Iterator[str]:
-    flag = "--" + name.replace("_", "-")
-    match value:
-        case None:
-            return
-        case True:
-            yield flag
-        case False:
-            yield flag.replace("--", "--no-", 1)
-        case dict():
-            yield from (flag, json.dumps(value, ensure_ascii=False))
-        case list():
-            yield from (flag, *map(str, value))
-        case _:
-            # One word, so that a value that starts with a dash is not taken for a flag.
-            yield f"{flag}={value}"

@@ -64,19 +64,29 @@ class RoutedExperts(nn.Module):
         self, x_TH: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
     ) -> torch.Tensor:
         """Weighted sum of the chosen experts of this rank, `[T, H]`."""
-        rows_RH, row_index, counts_E, _ = operations.moe_init_routing(
-            x_TH,
-            ids_TK,
-            num_experts=self.num_experts,
-            first_expert=self.first_expert,
-            last_expert=self.last_expert,
-        )
+        rows_RH, row_index, counts_E, _ = self._sorted_rows(x_TH, ids_TK, quantize=False)
         hidden_R2I = operations.grouped_matmul(
             rows_RH, self.gate_up_weight, counts_E, cumulative=False
         )
         active_RI = operations.swiglu_clamped(hidden_R2I, limit=self.limit)
         out_RH = operations.grouped_matmul(active_RI, self.down_weight, counts_E, cumulative=False)
         return operations.moe_finalize_routing(out_RH, row_index, weights_TK)
+
+    def _sorted_rows(
+        self, x_TH: torch.Tensor, ids_TK: torch.Tensor, *, quantize: bool
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Rows of this rank's experts one after another, where they came from, and their counts.
+
+        The last value is each row's scale where rows are quantized.
+        """
+        return operations.moe_init_routing(
+            x_TH,
+            ids_TK,
+            num_experts=self.num_experts,
+            first_expert=self.first_expert,
+            last_expert=self.last_expert,
+            quantize=quantize,
+        )
 
     def load(self, expert: int, part: str, leaf: str, tensor: torch.Tensor) -> None:
         """Take one tensor of the checkpoint, if this rank has the expert.
@@ -139,14 +149,7 @@ class Int8Experts(RoutedExperts):
         self, x_TH: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
     ) -> torch.Tensor:
         """Weighted sum of the chosen experts of this rank, `[T, H]`."""
-        rows_RH, row_index, counts_E, scale_R = operations.moe_init_routing(
-            x_TH,
-            ids_TK,
-            num_experts=self.num_experts,
-            first_expert=self.first_expert,
-            last_expert=self.last_expert,
-            quantize=True,
-        )
+        rows_RH, row_index, counts_E, scale_R = self._sorted_rows(x_TH, ids_TK, quantize=True)
         active_RI, scale_R = operations.grouped_matmul_swiglu_quant(
             rows_RH,
             self.gate_up_weight,
@@ -201,14 +204,7 @@ class Int4Experts(RoutedExperts):
         self, x_TH: torch.Tensor, weights_TK: torch.Tensor, ids_TK: torch.Tensor
     ) -> torch.Tensor:
         """Weighted sum of the chosen experts of this rank, `[T, H]`."""
-        rows_RH, row_index, counts_E, scale_R = operations.moe_init_routing(
-            x_TH,
-            ids_TK,
-            num_experts=self.num_experts,
-            first_expert=self.first_expert,
-            last_expert=self.last_expert,
-            quantize=True,
-        )
+        rows_RH, row_index, counts_E, scale_R = self._sorted_rows(x_TH, ids_TK, quantize=True)
         active_RI, scale_R = operations.grouped_int4_matmul_swiglu_quant(
             rows_RH,
             self.gate_up_weight,

@@ -100,10 +100,11 @@ class Arguments:
 
     def words(self) -> tuple[str, ...]:
         """The flags as a shell would pass them, each flag once."""
-        return tuple(word for flag, value in self.flags.items() for word in _words(flag, value))
+        return tuple(word for flag, value in self.flags.items() for word in flag_words(flag, value))
 
 
-def _words(flag: str, value: Json) -> Iterator[str]:
+def flag_words(flag: str, value: Json) -> Iterator[str]:
+    """A flag with its value as a shell would pass them; nothing where there is no value."""
     match value:
         case None:
             return
