@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,7 +116,17 @@ def _imported(
 
 
 def _judge(text: str, name: str, config_dirs: Sequence[Path]) -> Iterator[Finding]:
-    """What validation and rules say about the recipe, planned from the very text."""
+    """What validation and rules say about the recipe, planned from the very text.
+
+    The file that they see is gone afterwards: a finding names the line of the text instead.
+    """
+    for item in _planned_findings(text, name, config_dirs):
+        if item.source is not None and item.source.origin.endswith(f"/{name}.yaml"):
+            item = replace(item, source=replace(item.source, origin=f"{name}.yaml"))
+        yield item
+
+
+def _planned_findings(text: str, name: str, config_dirs: Sequence[Path]) -> Iterator[Finding]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe", f"{name}.yaml")
         path.parent.mkdir()
