@@ -1,6 +1,7 @@
 """Child process: parse argument vectors with vLLM's own parser, under our platform.
 
-Reads `{name: [words]}` as JSON on standard input and prints `{name: {argument: value}}`.
+Reads `{name: [words]}` as JSON on standard input and prints `{name: {argument: value}}`, and under
+`options` every flag that the parser knows with the values it admits, where it lists them.
 """
 
 import dataclasses
@@ -38,6 +39,11 @@ def main() -> None:
             }
         except SystemExit as ending:
             parsed[name] = {"exit": ending.code}
+    parsed["options"] = {
+        flag: None if action.choices is None else [str(choice) for choice in action.choices]
+        for action in parser._actions
+        for flag in action.option_strings
+    }
     print(json.dumps(parsed))
 
 

@@ -11,6 +11,7 @@ import pytest
 from ascend_recipes.launch.arguments import serve_arguments
 from ascend_recipes.launch.environment import child_environment
 from ascend_recipes.schema.plan import load_plan
+from ascend_recipes.surface.load import load_surface
 
 pytestmark = pytest.mark.vllm
 
@@ -57,3 +58,31 @@ def test_vllm_parses_every_argument_to_the_planned_value(name, parsed):
 
 def test_an_unknown_argument_is_rejected(parsed):
     assert parsed["unknown"] == {"exit": 2}
+
+
+def test_the_recorded_flags_are_those_of_vllms_own_parser(parsed):
+    """The table was read off the sources without importing them; the parser is the oracle."""
+    recorded = set()
+    for name, row in load_surface("0.32.0").flags.items():
+        if "." in name:
+            continue
+        recorded |= {name, *row.aliases}
+        if row.kind == "switch":
+            long = (word for word in (name, *row.aliases) if word.startswith("--"))
+            recorded |= {f"--no-{word[2:]}" for word in long}
+    assert set(parsed["options"]) - recorded == {"--help", "-h"}
+    assert recorded - set(parsed["options"]) == set()
+
+
+def test_the_recorded_choices_are_those_of_vllms_own_parser(parsed):
+    flags = load_surface("0.32.0").flags
+    checked = 0
+    for name, choices in parsed["options"].items():
+        # Two lists are computed when vLLM starts: the sources alone do not tell them.
+        if name not in flags or name in ("--log-level", "--mm-processor-device"):
+            continue
+        row = flags[name]
+        stated = None if choices is None else {item for item in choices if item != "None"}
+        assert stated == (None if row.choices is None else set(map(str, row.choices))), name
+        checked += stated is not None
+    assert checked > 20
