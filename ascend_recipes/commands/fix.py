@@ -251,10 +251,9 @@ def _cost(path: str, old: Json, new: Json, tree: dict[str, Json]) -> str:
     """What a change means: the field's text, and by how much it moves."""
     owner = field_owner(path, tree)
     text = field_text(owner, path.rpartition(".")[2]).rstrip(".") if owner else ""
-    numbers = isinstance(old, int | float) and isinstance(new, int | float)
-    if numbers and not isinstance(old, bool) and old:
-        text += f": {(new / old - 1) * 100:+.0f} %"  # type: ignore[operator]
-    return text
+    if isinstance(old, bool) or not isinstance(old, int | float) or not old:
+        return text
+    return f"{text}: {(new / old - 1) * 100:+.0f} %" if isinstance(new, int | float) else text
 
 
 def _no_fix(start: Trial) -> RecipeError:
