@@ -25,6 +25,6 @@ def serve_arguments(plan: LaunchPlan) -> list[str]:
     flags = (
         word
         for name, value in values.items()
-        for word in flag_words("--" + name.replace("_", "-"), value)
+        for word in flag_words("--" + name.replace("_", "-"), value, joined=True)
     )
     return ["serve", str(model), *flags]

@@ -103,8 +103,14 @@ class Arguments:
         return tuple(word for flag, value in self.flags.items() for word in flag_words(flag, value))
 
 
-def flag_words(flag: str, value: Json) -> Iterator[str]:
-    """A flag with its value as a shell would pass them; nothing where there is no value."""
+def flag_words(flag: str, value: Json, *, joined: bool = False) -> Iterator[str]:
+    """A flag with its value as a shell would pass them; nothing where there is no value.
+
+    Args:
+        flag: With its dashes.
+        value: What it is set to; a list is several words.
+        joined: Write a single value as `--flag=value`, as always where it starts with a dash.
+    """
     match value:
         case None:
             return
@@ -116,11 +122,11 @@ def flag_words(flag: str, value: Json) -> Iterator[str]:
             yield from (flag, json.dumps(value, ensure_ascii=False))
         case list():
             yield from (flag, *(_word(item) for item in value))
-        case str() if value.startswith("-") or not value:
-            # One word, so that the value is not taken for a flag.
-            yield f"{flag}={value}"
         case _:
-            yield from (flag, _word(value))
+            word = _word(value)
+            # One word where the value could be taken for a flag, or for nothing.
+            apart = not joined and word and not word.startswith("-")
+            yield from (flag, word) if apart else (f"{flag}={word}",)
 
 
 def _word(value: Json) -> str:
