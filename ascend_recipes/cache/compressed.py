@@ -68,6 +68,7 @@ class CompressedCache(nn.Module, AttentionLayerBase):
     def get_kv_cache_spec(self, vllm_config: VllmConfig) -> KVCacheSpec:
         """Page of the cache in vLLM's words."""
         shape, dtype = self.shape, getattr(torch, self.shape.dtype)
+        alignment = shape.block_alignment if shape.block_alignment > 1 else None
         if shape.window is None:
             return MLAAttentionSpec(
                 block_size=shape.block_tokens,
@@ -75,6 +76,7 @@ class CompressedCache(nn.Module, AttentionLayerBase):
                 head_size=shape.width,
                 dtype=dtype,
                 tokens_per_state=shape.ratio,
+                block_stride_alignment=alignment,
             )
         return SlidingWindowMLASpec(
             block_size=shape.block_tokens,
@@ -82,6 +84,7 @@ class CompressedCache(nn.Module, AttentionLayerBase):
             head_size=shape.width,
             dtype=dtype,
             sliding_window=shape.window,
+            block_stride_alignment=alignment,
         )
 
 

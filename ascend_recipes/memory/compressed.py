@@ -49,6 +49,8 @@ class CacheShape:
     dtype: str
     window: int | None = None
     """Tokens behind the newest that are kept; none keeps all."""
+    block_alignment: int = 1
+    """Bytes in whose multiples two pages of the cache are apart."""
 
     @property
     def block_tokens(self) -> int:
@@ -78,15 +80,11 @@ class CompressedCaches:
 
     def window_rows(self) -> CacheShape:
         """Raw keys of the sliding window."""
-        width, dtype = self._key_row()
-        return CacheShape(
-            role="window", ratio=1, rows=self.block, width=width, dtype=dtype, window=self.window
-        )
+        return self._key_rows("window", ratio=1, window=self.window)
 
     def compressed_rows(self, ratio: int) -> CacheShape:
         """Compressed keys."""
-        width, dtype = self._key_row()
-        return CacheShape(role="compressed", ratio=ratio, rows=self.block, width=width, dtype=dtype)
+        return self._key_rows("compressed", ratio=ratio, window=None)
 
     def index_rows(self) -> CacheShape:
         """Indexer keys with a scale each, as bytes: keys of a page first, then its scales."""
@@ -119,10 +117,18 @@ class CompressedCaches:
             return "float32"
         return "float8_e4m3fn" if self.hardware == "a5" else "int8"
 
-    def _key_row(self) -> tuple[int, str]:
-        if self.hardware == "a5" and not self.float_index:
-            return _PACKED_ROW, "uint8"
-        return self.head, self.dtype
+    def _key_rows(self, role: CacheRole, *, ratio: int, window: int | None) -> CacheShape:
+        packed = self.hardware == "a5" and not self.float_index
+        return CacheShape(
+            role=role,
+            ratio=ratio,
+            rows=self.block,
+            width=_PACKED_ROW if packed else self.head,
+            dtype="uint8" if packed else self.dtype,
+            window=window,
+            # The operator that packs rows finds them by one stride, that of a row.
+            block_alignment=_PACKED_ROW if packed else 1,
+        )
 
 
 def index_row_bytes(head: int, dtype: str) -> int:

@@ -8,6 +8,7 @@ it pads every page to one of two sizes, and gives draft layers tensors of their 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import lcm
 from typing import NamedTuple
 
 from ascend_recipes.memory.compressed import OVERLAPPED, CacheShape, CompressedCaches
@@ -70,7 +71,10 @@ def approximate_divisor(counts: Iterable[int], lower: int) -> int:
 
 
 def repeating_groups(layers: Sequence[CacheLayer]) -> Grouping:
-    """vLLM 0.32: pages side by side; a block is as wide as the widest group."""
+    """vLLM 0.32: pages side by side; a block is as wide as the widest group, in whole alignments.
+
+    The alignment: same file, _get_kv_cache_bytes_per_block.
+    """
     buckets = {table: _pages(items) for table, items in _buckets(layers).items()}
     balanced = {table for table, pages in buckets.items() if len(set(pages.values())) == 1}
     mixed = [max(buckets[table].values()) for table in balanced if len(buckets[table]) > 1]
@@ -82,7 +86,8 @@ def repeating_groups(layers: Sequence[CacheLayer]) -> Grouping:
         split = -(-max(pages.values()) // repeats) if repeats and table in balanced else 1
         widest = max(widest, sum(-(-count // split) * page for page, count in pages.items()))
         groups += _split(table, sum(pages.values()), split)
-    return Grouping(tuple(groups), widest)
+    step = lcm(*(layer.shape.block_alignment for layer in layers))
+    return Grouping(tuple(groups), -(-widest // step) * step)
 
 
 def tuple_groups(layers: Sequence[CacheLayer]) -> Grouping:

@@ -96,6 +96,7 @@ def listed_specs(case):
             "num_kv_heads": 1,
             "head_size": layer["width"],
             "dtype": getattr(torch, layer["dtype"]),
+            "block_stride_alignment": layer.get("alignment"),
         }
         if layer["window"]:
             spec = SlidingWindowMLASpec(**common, sliding_window=layer["window"])

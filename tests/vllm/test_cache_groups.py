@@ -34,6 +34,7 @@ LATENT = [("glm_5_2_w4a8_a3_2n", "drafter=mtp3"), ("glm_5_w8a8_a3", "drafter=non
 COMPRESSED = [
     ("deepseek_v4_a3", "a3", 128),
     ("deepseek_v4_a3", "a5", 32),
+    ("deepseek_v4_a3", "a5", 128),
     ("deepseek_v4_pro_a3_2n", "a3", 32),
     ("deepseek_v4_pro_a3_2n", "a5", 128),
 ]
@@ -113,6 +114,7 @@ def compressed_case(view):
             "dtype": layer.shape.dtype,
             "window": layer.shape.window,
             "ratio": layer.shape.ratio,
+            "alignment": layer.shape.block_alignment,
         }
         for layer in cache_layers(caches, ratios, view.draft_layers)
     ]
@@ -179,3 +181,12 @@ def test_native_pool_is_the_one_that_vllm_makes(name, views, answers):
     found = pool.concurrency(MEMORY, length, view.step_tokens)
     assert found == pytest.approx(answer["concurrency"])
     assert int(found * length) == answer["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("name", "block_bytes"),
+    [("deepseek_v4_a3 a5 128", 2_075_520), ("deepseek_v4_pro_a3_2n a5 128", 2_964_480)],
+)
+def test_blocks_of_packed_rows_are_whole_rows(name, block_bytes, answers):
+    # The pages of the widest group are 2,075,136 and 2,964,480 bytes long.
+    assert answers[name]["block_bytes"] == block_bytes == block_bytes // 640 * 640
