@@ -63,6 +63,11 @@ def deviations(deployment: Deployment, recipe: Recipe) -> Iterator[Deviation]:
                 yield Deviation(f"{name}.{column}", documented, ours)
 
 
+def column_path(column: str) -> str:
+    """Path of a column of a documented role in the recipe; empty where it is no single field."""
+    return _PATHS.get(column, "")
+
+
 def _role_name(name: str) -> RoleName:
     names: dict[str, RoleName] = {"serve": "serve", "prefill": "prefill", "decode": "decode"}
     return names[name]

@@ -1,4 +1,4 @@
-"""`schema`: the JSON Schema of recipe files, presets and registry rows, for editors and tools."""
+"""`schema`: the JSON Schema of recipe files, presets, registry rows and of `--json` output."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from ascend_recipes.commands.documents import output_schema
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Spec
@@ -63,13 +64,17 @@ SECTIONS = (
 _SET_BY_COMPOSITION = ("name", "changed", "schema_version")
 
 
+OUTPUT = "output"
+"""Name of the schema of what `--json` prints."""
+
+
 def schema_names() -> tuple[str, ...]:
     """What a schema can be asked for."""
-    return ("recipe", *SECTIONS, *ROWS)
+    return ("recipe", *SECTIONS, *ROWS, OUTPUT)
 
 
 def json_schema(name: str = "recipe") -> Schema:
-    """The schema of a recipe file, of a preset of a section, or of a row of a registry table.
+    """The schema of a recipe file, a preset of a section, a row of a registry table, or output.
 
     A recipe file states a part and leaves the rest to presets: nothing is required in it, and it
     may hold a defaults list. A preset and a row are whole.
@@ -79,6 +84,8 @@ def json_schema(name: str = "recipe") -> Schema:
     """
     if name == "recipe":
         return _recipe_file()
+    if name == OUTPUT:
+        return _headed(output_schema(), "output of ascend-run --json")
     if name in SECTIONS:
         section: Any = Recipe.model_fields[name].annotation
         schema = _partial(TypeAdapter(section).json_schema(schema_generator=DocumentedSchema))
@@ -97,6 +104,9 @@ def json_schema(name: str = "recipe") -> Schema:
 def schema_files(root: Path) -> Iterator[tuple[Path, Schema]]:
     """Every committed schema file below a checkout, with its content."""
     for name in schema_names():
+        if name == OUTPUT:
+            yield root / "docs" / "output.schema.json", json_schema(name)
+            continue
         folder = root / ("registry" if name in ROWS else "recipes") / "schemas"
         yield folder / f"{name}.json", json_schema(name)
 

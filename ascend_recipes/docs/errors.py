@@ -32,6 +32,8 @@ def _section(id: str, text: FindingText) -> str:
     lines += [f"- {text.message.en}", f"- {text.message.zh}"]
     if text.why:
         lines += [f"- why: {text.why.en}", f"- 原因：{text.why.zh}"]
+    if text.fix:
+        lines += [f"- fix: {text.fix.en}", f"- 修改：{text.fix.zh}"]
     if text.evidence:
         lines.append(f"- evidence: {text.evidence}")
     return "\n".join([*lines, ""])

@@ -10,6 +10,7 @@ from ascend_recipes.compose import compose_recipe, recipe_names
 from ascend_recipes.docs.deployments import deployments_page
 from ascend_recipes.docs.errors import errors_page
 from ascend_recipes.docs.gallery import gallery_page
+from ascend_recipes.docs.output import output_page
 from ascend_recipes.docs.reference import reference_page
 from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.registry.load import load_registry
@@ -32,6 +33,7 @@ def generated_files(root: Path, plan_of: PlanOf | None = None) -> Iterator[tuple
         yield path, json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     docs = root / "docs"
     yield docs / "recipe-reference.md", reference_page()
+    yield docs / "json-output.md", output_page()
     yield docs / "errors.md", errors_page(load_registry().findings)
     names = [entry.name for entry in recipe_names()]
     yield docs / "recipe-gallery.md", gallery_page([plan(f"recipe={name}") for name in names])

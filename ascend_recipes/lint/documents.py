@@ -20,7 +20,7 @@ _LEVELS: Mapping[Severity, str] = {
 
 
 def json_body(report: Report) -> dict[str, object]:
-    """Body of `lint --format json`; `docs/lint.schema.json` describes it."""
+    """Body of `lint --format json`; `LintDocument` describes it."""
     return {
         "runtime_version": report.version,
         "files": report.files,

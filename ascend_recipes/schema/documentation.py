@@ -33,8 +33,9 @@ class DocumentedSchema(GenerateJsonSchema):
         """The schema of a model with descriptions on its properties."""
         built = super().model_schema(schema)
         properties: dict[str, Any] = built.get("properties", {})
-        for name, value in properties.items():
-            if text := field_text(schema["cls"], name):
+        for name, field in schema["cls"].model_fields.items():
+            value = properties.get(field.alias or name)
+            if value is not None and (text := field_text(schema["cls"], name)):
                 value["description"] = text
         return built
 

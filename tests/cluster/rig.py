@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ascend_recipes.launch.process import is_running, process_table
 from ascend_recipes.launch.state import RUN_VARIABLE
+from tests.documents import conforming
 
 VERSIONS = {"vllm": "0.27.1", "vllm_ascend": "0.27.1rc1", "torch_npu": "2.10.0.post4"}
 SECONDS = 30.0
@@ -123,7 +124,7 @@ class Place:
             cwd=self.folder,
             env=self.environment(),
         )
-        return json.loads(done.stdout)
+        return conforming(done.stdout)
 
     @property
     def events(self) -> list[tuple[str, str]]:
@@ -173,7 +174,7 @@ class Launcher:
 
     @property
     def document(self) -> dict:
-        return json.loads(self._out.read_text())
+        return conforming(self._out.read_text())
 
     @property
     def findings(self) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Starts `ascend-run` as people do, on the tiny model, and looks at what is left of it."""
 
-import json
 import os
 import signal
 import socket
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 
 from ascend_recipes.launch.process import process_table
+from tests.documents import conforming
 
 TINY = ("recipe=qwen3_5_27b_a2", "device=emulated", "scale=tiny")
 READY_SECONDS = 300
@@ -50,7 +50,7 @@ class Launcher:
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline:
             if text := self._stdout.read_text():
-                return json.loads(text)
+                return conforming(text)
             assert self.process.poll() is None, self.stderr
             time.sleep(0.2)
         raise AssertionError(f"not ready in time: {self.stderr}")
@@ -66,7 +66,7 @@ class Launcher:
     @property
     def document(self) -> dict:
         """The one document on stdout."""
-        return json.loads(self._stdout.read_text())
+        return conforming(self._stdout.read_text())
 
     def descendants(self) -> set[int]:
         """Pids below the launcher, whatever session they are in."""

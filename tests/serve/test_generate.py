@@ -1,12 +1,12 @@
 """`ascend-run generate` on the tiny model, as a process."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.documents import conforming
 from tests.serve.launcher import TINY, environment
 
 pytestmark = [pytest.mark.serve, pytest.mark.vllm]
@@ -28,7 +28,7 @@ def generated():
     )
     assert done.returncode == 0, done.stderr
     assert "compose" in done.stderr
-    return json.loads(done.stdout)
+    return conforming(done.stdout)
 
 
 def test_prompts_arrive_unchanged(generated):

@@ -1,0 +1,77 @@
+"""Documents of the commands that change and read configurations."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from ascend_recipes.commands.documents.base import Document, FindingObject
+from ascend_recipes.schema.base import Json, Spec
+
+
+class StepObject(Spec):
+    """One change that `fix` proposes."""
+
+    change: str
+    at: str
+    before: Json
+    after: Json
+    cost: str
+    returns: tuple[str, ...]
+    """Findings that come back without it."""
+
+
+class FixDocument(Document):
+    """`fix`."""
+
+    command: Literal["fix"]
+    recipe: str
+    digest: str
+    found: tuple[FindingObject, ...]
+    steps: tuple[StepObject, ...]
+    words: tuple[str, ...]
+    """Words of the acceptable command line."""
+    trials: int
+    path: str | None
+
+
+class UnmappedObject(Spec):
+    """An argument that no field of a recipe holds."""
+
+    target: str
+    value: Json
+    reason: str
+
+
+class ImportDocument(Document):
+    """`import`."""
+
+    command: Literal["import"]
+    recipe: dict[str, Json]
+    site: dict[str, Json]
+    assumed: dict[str, Json]
+    unmapped: tuple[UnmappedObject, ...]
+    findings: tuple[FindingObject, ...]
+    text: str
+    path: str | None
+
+
+class LintedCommandObject(Spec):
+    """One `vllm serve` command that lint found."""
+
+    file: str
+    line: int = Field(ge=1)
+    model: str | None
+    unresolved: tuple[str, ...]
+    """Variables whose values are unknown."""
+    rules: str
+    """`asked`, or why the rules of recipes were not."""
+
+
+class LintDocument(Document):
+    """`lint`; `--format sarif` prints SARIF 2.1.0 instead."""
+
+    command: Literal["lint"]
+    runtime_version: str
+    files: int = Field(ge=0)
+    commands: tuple[LintedCommandObject, ...]
+    findings: tuple[FindingObject, ...]
