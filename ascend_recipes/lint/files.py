@@ -24,6 +24,8 @@ _LARGE = 2**20
 _WINDOW = 500
 _MOST_LINES = 20_000
 _RELEVANT = re.compile(r"vllm\s+serve\b|vllm\.entrypoints|server_cmd|serve[\"']|-\s+serve\b")
+_MENTIONED = re.compile(rb"vllm|server_cmd", re.IGNORECASE)
+"""What every file with a server command holds somewhere: the tests' own lists need not name vLLM."""
 _BINARY = b"\0"
 
 
@@ -85,7 +87,7 @@ def read_file(path: Path) -> Reading:
     except OSError as error:
         reason = error.strerror or "cannot be read"
         raise RecipeError((_unreadable(shown, reason),), ExitCode.USAGE) from None
-    if b"vllm" not in content or _BINARY in content[:8192]:
+    if not _MENTIONED.search(content) or _BINARY in content[:8192]:
         return Reading()
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     return read_text(shown, text, path.suffix.lower())

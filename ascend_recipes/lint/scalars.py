@@ -78,9 +78,14 @@ class Manifest:
         return expand_tail(token, 0, source, variables)
 
 
-def entries(node: Node | None) -> dict[str, Node]:
-    """Keys and values of a mapping, with `<<` merged; empty for anything else."""
-    if not isinstance(node, MappingNode):
+def entries(node: Node | None, inside: tuple[Node, ...] = ()) -> dict[str, Node]:
+    """Keys and values of a mapping, with `<<` merged; empty for anything else.
+
+    Args:
+        node: The mapping.
+        inside: Mappings that are being merged already; one that merges itself adds nothing.
+    """
+    if not isinstance(node, MappingNode) or node in inside:
         return {}
     merged: dict[str, Node] = {}
     own: dict[str, Node] = {}
@@ -90,17 +95,10 @@ def entries(node: Node | None) -> dict[str, Node]:
         if key.value == "<<":
             parents = value.value if isinstance(value, SequenceNode) else [value]
             for parent in reversed(parents):
-                # Merged mappings are plain in practice; a merge inside a merge stays unread.
-                merged.update(_plain_entries(parent))
+                merged.update(entries(parent, (*inside, node)))
         else:
             own[key.value] = value
     return {**merged, **own}
-
-
-def _plain_entries(node: Node) -> dict[str, Node]:
-    if not isinstance(node, MappingNode):
-        return {}
-    return {key.value: value for key, value in node.value if isinstance(key, ScalarNode)}
 
 
 def scalars(node: Node | None) -> list[ScalarNode]:

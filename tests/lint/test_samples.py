@@ -4,11 +4,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from ascend_recipes.lint import find_commands
 from ascend_recipes.lint.arguments import split_arguments
 from ascend_recipes.lint.files import read_text
 from ascend_recipes.lint.round_trip import differences
+from ascend_recipes.lint.scalars import entries
 
 SAMPLES = Path(__file__).parent / "samples"
 FILES = sorted(path for path in SAMPLES.iterdir() if path.name != "expected.txt")
@@ -140,3 +142,25 @@ def test_an_anchor_is_read_once_and_a_merge_gives_its_variables():
     text = "x: &x {env: {A: '1'}, run: vllm serve m}\ny: *x\nz: {<<: *x, other: 1}\n"
     commands = read_text("x", text, ".yaml").commands
     assert [command.env["A"].text for command in commands] == ["1"]
+
+
+def test_a_merge_inside_a_merge_is_read_and_a_loop_ends():
+    text = (
+        "common: &common {A: '1', B: '1'}\n"
+        "own: &own {<<: *common, B: '2'}\n"
+        "envs: {<<: *own, C: '3'}\n"
+        "run: vllm serve m\n"
+        "loop: &loop {<<: *loop, D: '4'}\n"
+    )
+    root = yaml.compose(text)
+    read = {key: entries(value) for key, value in entries(root).items()}
+    values = {key: node.value for key, node in read["envs"].items()}
+    assert values == {"A": "1", "B": "2", "C": "3"}
+    assert list(read["loop"]) == ["D"]
+
+
+def test_a_test_configuration_without_the_word_vllm_is_read(tmp_path):
+    file = tmp_path / "case.yaml"
+    file.write_text("test_cases:\n  - {model: m, server_cmd: [--seed, '1']}\n", encoding="utf-8")
+    (command,) = find_commands(file)
+    assert command.texts == ("vllm", "serve", "m", "--seed", "1")
