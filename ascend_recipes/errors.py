@@ -61,6 +61,8 @@ class Finding:
     message_zh: str = ""
     """The message in Chinese; empty where nobody has written it."""
     why_zh: str = ""
+    fix_zh: str = ""
+    """The remedy in Chinese; empty where it is something to type, which has no language."""
 
     def to_json(self) -> dict[str, str]:
         """Render the finding as the flat object that `--json` prints."""
@@ -73,6 +75,7 @@ class Finding:
             "why": self.why,
             "message_zh": self.message_zh,
             "why_zh": self.why_zh,
+            "fix_zh": self.fix_zh,
         }
         return record | {key: value for key, value in optional.items() if value}
 
@@ -83,12 +86,14 @@ class RecipeError(Exception):
 
     findings: tuple[Finding, ...]
     exit_code: ExitCode = field(default=ExitCode.FINDINGS)
+    complete: bool = False
+    """Whether the rules were asked; an earlier stage hides what they would find."""
 
     def __str__(self) -> str:
         return "\n".join(f"{item.id}: {item.message}" for item in self.findings)
 
-    def __reduce__(self) -> tuple[type, tuple[tuple[Finding, ...], ExitCode]]:
-        return type(self), (self.findings, self.exit_code)
+    def __reduce__(self) -> tuple[type, tuple[tuple[Finding, ...], ExitCode, bool]]:
+        return type(self), (self.findings, self.exit_code, self.complete)
 
 
 def recipe_error(

@@ -11,8 +11,8 @@ def closest(word: str, options: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, options: Iterable[str], *, template: str = "{}") -> str:
-    """Text of a fix: the closest option, or every option if none is close."""
+    """What to type, in no language: the closest option, or every option if none is close."""
     choices = list(options)
     if match := closest(word, choices):
-        return f"did you mean {template.format(match)}?"
-    return "one of: " + ", ".join(template.format(choice) for choice in choices)
+        return template.format(match)
+    return " | ".join(template.format(choice) for choice in choices)

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import yaml
 
-from ascend_recipes.errors import ExitCode, Source, recipe_error
+from ascend_recipes.errors import ExitCode, Source
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Json
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def parse_yaml(path: Path) -> Json:
+    """Parse one file; errors are those of `open` and of the parser."""
+    tree: Json = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    return tree
 
 
 def load_yaml(path: Path) -> Json:
@@ -20,17 +27,17 @@ def load_yaml(path: Path) -> Json:
         RecipeError: the file cannot be read or is not YAML; exit code 2.
     """
     try:
-        tree: Json = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        return parse_yaml(path)
     except OSError as error:
-        raise recipe_error("file.unreadable", f"{path}: {error.strerror}") from None
+        raise recipe_error("file.unreadable", path=path, reason=error.strerror) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise recipe_error(
             "file.invalid_yaml",
-            f"{display_path(path)}: {_first_line(error)}",
             source=Source(origin=display_path(path), line=_error_line(error)),
             exit_code=ExitCode.USAGE,
+            path=display_path(path),
+            reason=_first_line(error),
         ) from None
-    return tree
 
 
 @lru_cache(maxsize=256)

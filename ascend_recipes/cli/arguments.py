@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
-from ascend_recipes.findings import LANGUAGES
+from ascend_recipes.errors import ExitCode, RecipeError
+from ascend_recipes.findings import LANGUAGES, recipe_error
 from ascend_recipes.suggest import did_you_mean
 from ascend_recipes.words import is_override
 
@@ -120,15 +120,20 @@ def _add_prompt(invocation: Invocation, text: str) -> Invocation:
 def _add_config_dir(invocation: Invocation, text: str) -> Invocation:
     folder = Path(text).expanduser()
     if not folder.is_dir():
-        raise _usage("cli.config_dir", f"--config-dir {text}: there is no such folder")
+        fix = "--config-dir DIR"
+        raise recipe_error("usage.config_dir", exit_code=ExitCode.USAGE, fix=fix, folder=text)
     return replace(invocation, config_dirs=(*invocation.config_dirs, folder.resolve()))
 
 
 def _set_max_tokens(invocation: Invocation, text: str) -> Invocation:
     if not (text.isascii() and text.isdigit() and int(text)):
-        message = f"--max-tokens takes a number of tokens, not {text!r}"
-        raise _usage("cli.bad_value", message, fix="--max-tokens 64")
+        raise _not_a_number("--max-tokens", text, fix="--max-tokens 64")
     return replace(invocation, max_tokens=int(text))
+
+
+def _not_a_number(name: str, text: str, *, fix: str) -> RecipeError:
+    exit_code = ExitCode.USAGE
+    return recipe_error("usage.not_a_number", exit_code=exit_code, fix=fix, name=name, text=text)
 
 
 def _set_format(invocation: Invocation, text: str) -> Invocation:
@@ -137,8 +142,7 @@ def _set_format(invocation: Invocation, text: str) -> Invocation:
 
 def _add_node(invocation: Invocation, text: str) -> Invocation:
     if not (text.isascii() and text.isdigit()):
-        message = f"--node takes the number of a node, not {text!r}"
-        raise _usage("cli.bad_value", message, fix="--node 0")
+        raise _not_a_number("--node", text, fix="--node 0")
     return replace(invocation, nodes=(*invocation.nodes, int(text)))
 
 
@@ -291,7 +295,8 @@ def parse_arguments(argv: Sequence[str]) -> Invocation:
             reader.read_command(word)
     invocation = replace(reader.invocation, words=tuple(reader.words))
     if invocation.every_recipe and invocation.command != "check":
-        raise _usage("cli.bad_value", "--all goes with check", fix="ascend-run check --all")
+        fix = "ascend-run check --all"
+        raise recipe_error("usage.all_without_check", exit_code=ExitCode.USAGE, fix=fix)
     return invocation
 
 
@@ -316,11 +321,12 @@ class _Reader:
         if flag is None:
             raise _unknown_flag(word)
         if not flag.value and equals:
-            raise _usage("cli.bad_value", f"{name} takes no value", fix=name)
+            exit_code = ExitCode.USAGE
+            raise recipe_error("usage.takes_no_value", exit_code=exit_code, fix=name, name=name)
         value = attached if equals else self._next_value(flag, name) if flag.value else ""
         if flag.choices and value not in flag.choices:
             fix = did_you_mean(value, flag.choices, template=f"{name} {{}}")
-            raise _usage("cli.bad_value", f"{name} does not know {value!r}", fix=fix)
+            raise _bad_choice(name, value, fix)
         self.invocation = flag.apply(self.invocation, value)
 
     def _next_value(self, flag: Flag, name: str) -> str:
@@ -328,9 +334,8 @@ class _Reader:
             return flag.default
         # A prompt may start with a dash or look like an override; only our own flags end it.
         if not self.rest or self.rest[0] in _BY_NAME:
-            raise _usage(
-                "cli.missing_value", f"{name} needs a value", fix=f"{name}={flag.value} or {name} …"
-            )
+            fix = f"{name}={flag.value}"
+            raise recipe_error("usage.missing_value", exit_code=ExitCode.USAGE, fix=fix, name=name)
         return self.rest.pop(0)
 
     def read_command(self, word: str) -> None:
@@ -342,23 +347,23 @@ class _Reader:
             self.add_argument(word)
             return
         if self.has_command or self.words:
-            message = f"{word!r} is neither an override (key=value) nor a flag"
-            fix = f"--prompt {word!r} for text, recipe={word} for a recipe"
-            raise _usage("cli.stray_word", message, fix=fix)
-        raise _usage(
-            "cli.unknown_command",
-            f"there is no command {word!r}",
-            fix=f"{did_you_mean(word, COMMANDS)} A recipe is chosen with recipe={word}",
+            raise recipe_error("usage.stray_word", exit_code=ExitCode.USAGE, word=word)
+        close = did_you_mean(word, COMMANDS)
+        raise recipe_error(
+            "usage.unknown_command", exit_code=ExitCode.USAGE, word=word, close=close
         )
 
 
 def _unknown_flag(word: str) -> RecipeError:
     name, equals, value = word.partition("=")
-    fix = did_you_mean(name, [name for name in _BY_NAME if name.startswith("--")])
     if equals and "." in name:
-        fix = f"overrides have no dashes: {name.lstrip('-').replace('-', '_')}={value}"
-    return _usage("cli.unknown_flag", f"there is no flag {name}", fix=fix)
+        fix = f"{name.lstrip('-').replace('-', '_')}={value}"
+        exit_code = ExitCode.USAGE
+        return recipe_error("usage.dashed_override", exit_code=exit_code, fix=fix, name=name)
+    fix = did_you_mean(name, [name for name in _BY_NAME if name.startswith("--")])
+    return recipe_error("usage.unknown_flag", exit_code=ExitCode.USAGE, fix=fix, name=name)
 
 
-def _usage(id: str, message: str, *, fix: str = "ascend-run --help") -> RecipeError:
-    return recipe_error(id, message, fix=fix, exit_code=ExitCode.USAGE)
+def _bad_choice(name: str, value: str, fix: str) -> RecipeError:
+    exit_code = ExitCode.USAGE
+    return recipe_error("usage.bad_value", exit_code=exit_code, fix=fix, name=name, value=value)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import check_recipe, planned_launch
-from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.words import repeated_overrides, sweep
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ def run_serve(invocation: Invocation, output: Output) -> ExitCode:
     _refuse_sweep(invocation)
     if invocation.prompts:
         raise recipe_error(
-            "cli.stray_prompt",
-            "serve takes its prompts from clients",
+            "usage.stray_prompt",
             fix="ascend-run generate recipe=… --prompt …",
             exit_code=ExitCode.USAGE,
         )
@@ -227,18 +227,17 @@ def _gist(attempt: Attempt) -> str:
 def _refuse_sweep(invocation: Invocation) -> None:
     if invocation.multirun:
         raise recipe_error(
-            "cli.multirun",
-            f"--multirun works for plan and check, not for {invocation.command}",
+            "usage.multirun",
             fix="ascend-run plan -m …",
             exit_code=ExitCode.USAGE,
+            command=invocation.command,
         )
 
 
 def _check_prompts(invocation: Invocation) -> None:
     if not invocation.prompts:
-        message, fix = "generate needs a prompt", 'ascend-run generate recipe=… --prompt "你好"'
-    elif "" in invocation.prompts:
-        message, fix = "an empty prompt has nothing to continue", '--prompt "some text"'
-    else:
-        return
-    raise recipe_error("cli.prompt_missing", message, fix=fix, exit_code=ExitCode.USAGE)
+        fix = 'ascend-run generate recipe=… --prompt "你好"'
+        raise recipe_error("usage.prompt_missing", fix=fix, exit_code=ExitCode.USAGE)
+    if "" in invocation.prompts:
+        fix = '--prompt "你好"'
+        raise recipe_error("usage.prompt_empty", fix=fix, exit_code=ExitCode.USAGE)

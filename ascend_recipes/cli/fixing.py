@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import planned_launch
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 
 if TYPE_CHECKING:
     from ascend_recipes.commands.fix import Proposal
@@ -45,10 +46,12 @@ def _save(invocation: Invocation, proposal: Proposal) -> Path:
 
     if len(invocation.arguments) > 1:
         raise recipe_error(
-            "cli.stray_word",
-            f"fix takes one name, not {' '.join(invocation.arguments)}",
+            "usage.too_many_words",
             fix=f"ascend-run fix {invocation.arguments[0]} recipe={proposal.recipe} --write",
             exit_code=ExitCode.USAGE,
+            command="fix",
+            limit=1,
+            words=" ".join(invocation.arguments),
         )
     name = invocation.arguments[0] if invocation.arguments else f"{proposal.recipe}_fixed"
     folder = invocation.config_dirs[0] if invocation.config_dirs else Path.cwd()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import planned_launch
-from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
-from ascend_recipes.findings import finding
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
+from ascend_recipes.findings import finding, recipe_error
 from ascend_recipes.words import split_override
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ def run_import(invocation: Invocation, output: Output) -> ExitCode:
     """`import PATH[:LINE]…`: print the recipe, or write it where `--output` says."""
     if not invocation.arguments:
         raise recipe_error(
-            "cli.import_paths",
-            "import needs a script, page or manifest",
+            "usage.import_paths",
             fix="ascend-run import run.sh hardware=a3 --output recipe/mine.yaml",
             exit_code=ExitCode.USAGE,
         )
@@ -65,10 +64,7 @@ def _options(words: Sequence[str]) -> dict[str, str]:
     unknown = sorted(set(options) - set(_KNOWN))
     if unknown:
         raise recipe_error(
-            "cli.import_words",
-            f"import takes {', '.join(_KNOWN)}, not {unknown[0]}",
-            fix="import first, then change the recipe",
-            exit_code=ExitCode.USAGE,
+            "usage.import_words", exit_code=ExitCode.USAGE, known=_KNOWN, word=unknown[0]
         )
     return options
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ascend_recipes.cli.arguments import COMMANDS, FLAGS, Invocation
 from ascend_recipes.cli.output import Output
 from ascend_recipes.cli.pipeline import planned_launch, planned_with_composition
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.words import split_override
 
 if TYPE_CHECKING:
@@ -57,10 +58,7 @@ def run_diff(invocation: Invocation, output: Output) -> ExitCode:
 
     if len(invocation.arguments) != 2:
         raise recipe_error(
-            "cli.diff_names",
-            "diff takes the names of two recipes",
-            fix="ascend-run diff NAME OTHER",
-            exit_code=ExitCode.USAGE,
+            "usage.diff_names", fix="ascend-run diff NAME OTHER", exit_code=ExitCode.USAGE
         )
     first, second = (
         planned_launch(_named(name, invocation.words), invocation.config_dirs).plan
@@ -159,10 +157,12 @@ def _arguments(invocation: Invocation, *defaults: str) -> tuple[str, ...]:
     given = invocation.arguments
     if len(given) > len(defaults):
         raise recipe_error(
-            "cli.stray_word",
-            f"{invocation.command} takes {len(defaults)} word(s), not {' '.join(given)}",
+            "usage.too_many_words",
             fix=f"ascend-run {invocation.command} {given[0]}",
             exit_code=ExitCode.USAGE,
+            command=invocation.command,
+            limit=len(defaults),
+            words=" ".join(given),
         )
     return (*given, *defaults[len(given) :])
 
@@ -176,16 +176,12 @@ def _model_and_hardware(words: Sequence[str]) -> tuple[str, str]:
     values = dict(split_override(word) for word in words)
     unknown = sorted(set(values) - {"model", "hardware"})
     missing = [key for key in ("model", "hardware") if not values.get(key)]
-    if unknown or missing:
-        problem = (
-            f"init needs {' and '.join(missing)}" if missing else f"init takes no {unknown[0]}"
-        )
-        raise recipe_error(
-            "cli.init_words",
-            problem,
-            fix="ascend-run init NAME model=MODEL hardware=HARDWARE",
-            exit_code=ExitCode.USAGE,
-        )
+    fix = "ascend-run init NAME model=MODEL hardware=HARDWARE"
+    if missing:
+        exit_code = ExitCode.USAGE
+        raise recipe_error("usage.init_missing", fix=fix, exit_code=exit_code, missing=missing)
+    if unknown:
+        raise recipe_error("usage.init_word", fix=fix, exit_code=ExitCode.USAGE, word=unknown[0])
     return str(values["model"]), str(values["hardware"])
 
 

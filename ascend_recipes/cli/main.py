@@ -5,12 +5,14 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ascend_recipes import __version__
 from ascend_recipes.cli.arguments import Invocation, parse_arguments
 from ascend_recipes.cli.output import Output
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.findings import LANGUAGES, finding
 from ascend_recipes.paths import cache_root
 
 
@@ -18,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     # A command line that cannot be parsed must still be answered in the form that was asked for.
-    output = Output(json="--json" in words)
+    output = Output(json="--json" in words, language=_language(words))
     try:
         invocation = parse_arguments(words)
         output = Output(
@@ -43,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.INTERNAL)
 
 
+def _language(words: Sequence[str]) -> str:
+    """The language that the words ask for, in a command line that may not be readable."""
+    asked = [word for flag, word in pairwise(words) if flag == "--lang"]
+    asked += [word.removeprefix("--lang=") for word in words]
+    return next((word for word in asked if word in LANGUAGES), "")
+
+
 def _dispatch(invocation: Invocation, output: Output) -> ExitCode:
     # Deferred, here and below: help and usage errors need nothing else.
     if invocation.help:
@@ -61,18 +70,12 @@ def _dispatch(invocation: Invocation, output: Output) -> ExitCode:
 
 
 def _internal_error(error: Exception) -> Finding:
-    message = f"{type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}"
     try:
         path = _save_traceback()
     except OSError as reason:
-        detail = f"the traceback could not be saved ({reason.strerror})"
-    else:
-        detail = f"the traceback is in {path}"
-    return Finding(
-        id="internal.error",
-        message=f"ascend-run met an error of its own: {message}",
-        fix=f"please report it; {detail}",
-    )
+        return finding("internal.error_unsaved", error=said, reason=reason.strerror)
+    return finding("internal.error", error=said, path=path)
 
 
 def _save_traceback() -> Path:

@@ -39,6 +39,7 @@ def render_finding(finding: Finding, language: str = "en") -> Text:
     chinese = language == "zh"
     message = (chinese and finding.message_zh) or finding.message
     why = (chinese and finding.why_zh) or finding.why
+    remedy = (chinese and finding.fix_zh) or finding.fix
     reason, origin, evidence, fix = _LABELS["zh" if chinese else "en"]
     text = Text()
     text.append(f"{finding.severity.value:<6} ", style=_STYLES[finding.severity])
@@ -50,7 +51,7 @@ def render_finding(finding: Finding, language: str = "en") -> Text:
         (reason, why, ""),
         (origin, str(finding.source or ""), "dim"),
         (evidence, finding.evidence, "dim"),
-        (fix, finding.fix, "green"),
+        (fix, remedy, "green"),
     ):
         if value:
             padding = " " * max(1, _LABEL_WIDTH - cell_len(label))

@@ -217,6 +217,8 @@ class FindingText(Spec):
     """What is wrong here."""
     why: LanguageText | None = None
     """What would happen otherwise, and what else helps."""
+    fix: LanguageText | None = None
+    """What to do, where it is not something to type that code can compute."""
     evidence: str = ""
     """Source line, issue or measurement."""
 
@@ -227,6 +229,8 @@ class FindingsRow(Spec):
     about: str
     """What the family is about, in one line."""
     findings: dict[Name, FindingText]
+    phrases: dict[Name, LanguageText] = Field(default_factory=dict)
+    """Parts of sentences that texts of the family take as a value."""
 
 
 class DocumentedRole(Spec):

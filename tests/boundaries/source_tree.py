@@ -32,10 +32,9 @@ HEAVY = frozenset(
 """Parts that run inside vLLM's processes and may import torch and vLLM."""
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "paths", "schema"}),
+    frozenset({"errors", "findings", "paths", "schema", "yaml_files"}),
     frozenset(
         {
-            "findings",
             "machine",
             "receipts",
             "suggest",
@@ -45,7 +44,6 @@ LAYERS: tuple[frozenset[str], ...] = (
             "tiny_tokenizer",
             "tiny_weights",
             "words",
-            "yaml_files",
         }
     ),
     frozenset({"registry", "patching", "surface"}),
@@ -63,10 +61,10 @@ LAYERS: tuple[frozenset[str], ...] = (
             "rules",
         }
     ),
-    frozenset({"commands", "lint"}),
+    frozenset({"commands", "lint", "logs"}),
     frozenset({"docs"}),
     frozenset({"launch"}),
-    frozenset({"run"}),
+    frozenset({"doctor", "run"}),
     frozenset({"cli", "pytest_plugin"}),
 )
 """The light side, lowest first: a module may import its own layer and those below."""

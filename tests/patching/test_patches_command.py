@@ -126,8 +126,8 @@ def test_show_tells_the_history_of_a_target(document, call, key):
         (("diff", "0.32.0"), 2, "patches.arguments", "OLD NEW"),
         (("show", "layer_rms"), 2, "patches.unknown_row", ""),
         (("check", "--vllm", "nowhere"), 4, "patches.no_sources", "REPOSITORY@REVISION"),
-        (("check", "--targets", "theirs"), 2, "cli.bad_value", "vllm-ascend"),
-        (("list", "-m"), 2, "cli.multirun", ""),
+        (("check", "--targets", "theirs"), 2, "usage.bad_value", "vllm-ascend"),
+        (("list", "-m"), 2, "usage.multirun", ""),
     ],
 )
 def test_bad_words_are_explained(document, words, code, id, fix):

@@ -150,7 +150,7 @@ def test_multirun_table_for_people(run):
 @pytest.mark.parametrize("command", ["serve", "generate"])
 def test_multirun_starts_nothing(document, command):
     code, tree = document(command, "-m", RECIPE, "--prompt=x" if command == "generate" else "a=1")
-    assert (code, ids(tree)) == (ExitCode.USAGE, ["cli.multirun"])
+    assert (code, ids(tree)) == (ExitCode.USAGE, ["usage.multirun"])
 
 
 # --- Hydra's own flags ----------------------------------------------------------------------------
@@ -187,11 +187,11 @@ def test_cfg_validates_first(run):
         (["plan", RECIPE, "parallel.tp=5"], 3, None, "parallel.tp"),
         (["plan", RECIPE, "drafter=eagle3"], 2, "compose.unknown_preset", ""),
         (["plan", RECIPE, "hardware=a9"], None, "registry.unknown_key", ""),
-        (["plam", RECIPE], 2, "cli.unknown_command", "plan"),
-        (["plan", RECIPE, "--jsno"], 2, "cli.unknown_flag", "--json"),
-        (["generate", RECIPE, *TINY], 2, "cli.prompt_missing", "--prompt"),
-        (["generate", RECIPE, *TINY, "--prompt="], 2, "cli.prompt_missing", "--prompt"),
-        (["serve", RECIPE, "--prompt", "x"], 2, "cli.stray_prompt", "generate"),
+        (["plam", RECIPE], 2, "usage.unknown_command", "plan"),
+        (["plan", RECIPE, "--jsno"], 2, "usage.unknown_flag", "--json"),
+        (["generate", RECIPE, *TINY], 2, "usage.prompt_missing", "--prompt"),
+        (["generate", RECIPE, *TINY, "--prompt="], 2, "usage.prompt_empty", "--prompt"),
+        (["serve", RECIPE, "--prompt", "x"], 2, "usage.stray_prompt", "generate"),
         (["serve", RECIPE], 3, "runtime.unverified", "accept_unverified=true"),
         (["serve", RECIPE, "accept_unverified=true"], 4, "environment.no_npu", "device=emulated"),
         (["serve", RECIPE, "device=emulated"], 3, "scale.real_on_cpu", "scale=tiny"),
@@ -269,7 +269,7 @@ def test_colour_on_a_terminal_unless_no_color(no_color):
     shown = os.read(leader, 4096).decode()
     os.close(leader)
     os.close(follower)
-    assert "cli.unknown_command" in shown
+    assert "usage.unknown_command" in shown
     assert ("\x1b[1;31m" in shown) is not no_color
 
 

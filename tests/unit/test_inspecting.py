@@ -61,7 +61,7 @@ def test_explain_without_a_key_covers_the_plan(document):
 def test_explain_takes_one_key(document):
     tree = document("explain", "engine", "server", RECIPE)
     assert tree["exit_code"] == ExitCode.USAGE
-    assert tree["findings"][0]["id"] == "cli.stray_word"
+    assert tree["findings"][0]["id"] == "usage.too_many_words"
 
 
 def test_show_tells_hardware_layout_sources_and_what_runs(run, document):
@@ -101,7 +101,7 @@ def test_diff_applies_overrides_to_both(document):
 def test_diff_takes_two_names(document, names):
     tree = document("diff", *names)
     assert tree["exit_code"] == ExitCode.USAGE
-    assert tree["findings"][0]["id"] == "cli.diff_names"
+    assert tree["findings"][0]["id"] == "usage.diff_names"
 
 
 def test_schema_prints_json_for_people_and_programs(run, document):
@@ -195,9 +195,9 @@ def test_init_without_a_name_prints_the_recipe(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "id"),
     [
-        ((), "cli.init_words"),
-        (("model=kimi_k3",), "cli.init_words"),
-        (("model=kimi_k3", "hardware=a3", "parallel.tp=2"), "cli.init_words"),
+        ((), "usage.init_missing"),
+        (("model=kimi_k3",), "usage.init_missing"),
+        (("model=kimi_k3", "hardware=a3", "parallel.tp=2"), "usage.init_word"),
         (("model=kimi_k2", "hardware=a3"), "registry.unknown_key"),
     ],
 )
@@ -221,4 +221,4 @@ def test_check_all_reports_refusals(tmp_path):
 
 
 def test_all_goes_with_check_only(document):
-    assert document("plan", "--all", RECIPE)["findings"][0]["id"] == "cli.bad_value"
+    assert document("plan", "--all", RECIPE)["findings"][0]["id"] == "usage.all_without_check"
