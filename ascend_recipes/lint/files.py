@@ -25,7 +25,7 @@ _WINDOW = 500
 _MOST_LINES = 20_000
 _RELEVANT = re.compile(r"vllm\s+serve\b|vllm\.entrypoints|server_cmd|serve[\"']|-\s+serve\b")
 _MENTIONED = re.compile(rb"vllm|server_cmd", re.IGNORECASE)
-"""What every file with a server command holds somewhere: the tests' own lists need not name vLLM."""
+"""What every file with a server command holds; lists of the tests need not name vLLM."""
 _BINARY = b"\0"
 
 
