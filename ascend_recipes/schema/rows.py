@@ -110,6 +110,21 @@ class GraphLimits(Spec):
     """Most capture sizes when tensor parallelism is on (event ids)."""
 
 
+class ContainerFacts(Spec):
+    """What a container needs of a machine, besides the dies themselves (`davinci0` and so on)."""
+
+    devices: tuple[str, ...] = ()
+    """Further device files of the driver."""
+    mounts: tuple[str, ...] = ()
+    """Files and folders of the driver, read-only at the same place inside."""
+    network_mounts: tuple[str, ...] = ()
+    """Those that deployments of several machines need too."""
+    pod_mounts: tuple[str, ...] = ()
+    """Folders that a Kubernetes pod needs although the device plugin brings the driver."""
+    resource: str
+    """Name under which the device plugin of Kubernetes counts dies."""
+
+
 class HardwareRow(FactRow):
     """One generation of machines."""
 
@@ -126,6 +141,7 @@ class HardwareRow(FactRow):
     capabilities: tuple[Name, ...]
     """Abilities that backends, quantization formats and rules ask for by name."""
     graph: GraphLimits = GraphLimits()
+    container: ContainerFacts | None = None
 
     @property
     def dies_per_node(self) -> int:

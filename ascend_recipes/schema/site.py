@@ -69,7 +69,11 @@ class SiteSpec(Spec):
     proxy: str | None = None
     """Proxy for downloads from hubs, without user and password."""
     image: str | None = None
-    """Container image that the site runs."""
+    """Container image that the site runs; none takes the published one of the runtime's version."""
+    weights_claim: str | None = None
+    """PersistentVolumeClaim with the weight root, for Kubernetes; none takes the node's folder."""
+    npu_resource: str | None = None
+    """Name under which Kubernetes counts dies; none takes that of MindCluster's device plugin."""
     secrets: dict[VariableName, Literal["env"]] = Field(default_factory=dict)
     """Variables with secrets that processes need; each comes from the launching shell."""
 

@@ -37,6 +37,18 @@ class StackRow(FactRow):
     """Generation -> words in the tag of an image that is for it."""
     image_default: Name | None = None
     """Generation of an image whose tag names none."""
+    image_repository: str = ""
+    """Where the images are pulled from, without a tag."""
+    image_tags: dict[str, str] = Field(default_factory=dict)
+    """Version of `registry/runtimes` -> tag of the image for the default generation."""
+    image_suffixes: dict[Name, str] = Field(default_factory=dict)
+    """Generation -> what the tag ends with; generations without an entry have no image."""
+    image_moving: tuple[str, ...] = ()
+    """Tags that another image takes over sooner or later."""
+    environment_files: tuple[str, ...] = ()
+    """Scripts of the image that set up the toolkit; interactive shells alone have it already."""
+    shared_memory_gib: int = Field(default=1, ge=1)
+    """Upper limit for `/dev/shm` of a container in GiB."""
 
     def release(self, version: str) -> ReleaseFacts | None:
         """The row of a version, letter by letter: candidates and post-releases are others."""
