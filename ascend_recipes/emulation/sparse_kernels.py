@@ -8,6 +8,7 @@ from ascend_recipes.emulation import (
     compressor,
     hyper_connection,
     lightning_indexer,
+    microscaled_projection,
     projection,
     rotation,
     shared_kv_attention,
@@ -23,6 +24,10 @@ SPARSE_KERNELS: dict[str, tuple[Kernel, Kernel]] = {
     "npu::npu_transpose_batchmatmul": (
         projection.transpose_batchmatmul,
         projection.transpose_batchmatmul_meta,
+    ),
+    "npu::npu_transpose_quant_batchmatmul": (
+        microscaled_projection.transpose_quant_batchmatmul,
+        microscaled_projection.transpose_quant_batchmatmul_meta,
     ),
     "_C_ascend::npu_hc_pre_v2": (hyper_connection.hc_pre_v2, hyper_connection.hc_pre_v2_meta),
     "_C_ascend::npu_hc_post": (hyper_connection.hc_post, hyper_connection.hc_post_meta),

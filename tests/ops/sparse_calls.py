@@ -90,6 +90,17 @@ CALLS = {
         (bfloat(3, 2, 8), bfloat(2, 8, 4)),
         {"perm_x1": [1, 0, 2], "perm_y": [1, 0, 2]},
     ),
+    "npu::npu_transpose_quant_batchmatmul": (
+        (torch.zeros(3, 2, 64).to(E4M3), torch.zeros(2, 64, 4).to(E4M3), torch.bfloat16),
+        {
+            "x1_scale": torch.ones(3, 2, 1, 2).to(torch.float8_e8m0fnu),
+            "x2_scale": torch.ones(2, 1, 4, 2).to(torch.float8_e8m0fnu),
+            "group_sizes": [0, 0, 32],
+            "perm_x1": [1, 0, 2],
+            "perm_x2": [0, 1, 2],
+            "perm_y": [1, 0, 2],
+        },
+    ),
     "_C_ascend::npu_hc_pre_v2": ((bfloat(2, 4, 4096), *PARAMETERS, 4, 20, 1e-6, 1e-6), {}),
     "_C_ascend::npu_hc_post": (
         (bfloat(1, 2, 8), bfloat(1, 2, 4, 8), torch.randn(1, 2, 4), torch.randn(1, 2, 4, 4)),

@@ -1,11 +1,12 @@
-"""The grouped output projection."""
+"""The grouped output projection, in float and microscaled."""
 
 import pytest
 import torch
 
 from ascend_recipes.emulation import OperatorRefusedError
-from ascend_recipes.ops.projection import grouped_projection_npu
-from ascend_recipes.ops.reference.projection import grouped_projection
+from ascend_recipes.ops.microscaling import mx_quant_npu
+from ascend_recipes.ops.projection import grouped_mx_projection_npu, grouped_projection_npu
+from ascend_recipes.ops.reference.projection import grouped_mx_projection, grouped_projection
 
 pytestmark = pytest.mark.ops
 
@@ -65,3 +66,52 @@ def test_limits(change, message):
     given = {"input": X, "weight": WEIGHT, **change}
     with pytest.raises(OperatorRefusedError, match=message):
         NPU.npu_transpose_batchmatmul(given.pop("input"), given.pop("weight"), **given)
+
+
+E4M3 = "float8_e4m3fn"
+
+
+def microscaled_layer(tokens, groups, inner, rank):
+    """Quantized inputs and weights, and the numbers that they stand for."""
+    values = torch.randn(tokens, groups, inner), torch.randn(groups, rank, inner)
+    (x, token_scale), (weight, scale) = (mx_quant_npu(item, kind=E4M3) for item in values)
+    arguments = (x, weight.transpose(1, 2), token_scale, scale.transpose(1, 2).contiguous())
+    numbers = [
+        item.double() * 2.0 ** (part.flatten(2).double() - 127).repeat_interleave(32, 2)
+        for item, part in ((x, token_scale), (weight, scale))
+    ]
+    return arguments, numbers
+
+
+MX_SHAPES = [(1, 1, 64, 4), (3, 2, 128, 16), (17, 4, 64, 8), (5, 3, 192, 5)]
+
+
+@pytest.mark.parametrize(("tokens", "groups", "inner", "rank"), MX_SHAPES)
+def test_microscaled_reference_equals_double_precision(tokens, groups, inner, rank):
+    arguments, (x, weight) = microscaled_layer(tokens, groups, inner, rank)
+    found = grouped_mx_projection(*arguments, output_dtype=torch.float32)
+    expected = torch.einsum("tgx,glx->tgl", x, weight)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("tokens", "groups", "inner", "rank"), MX_SHAPES)
+def test_microscaled_binding_agrees(agree, relaxed, tokens, groups, inner, rank, dtype):
+    relaxed(dtype)
+    arguments, _ = microscaled_layer(tokens, groups, inner, rank)
+    found = grouped_mx_projection_npu(*arguments, output_dtype=dtype)
+    agree("grouped_mx_projection", found, grouped_mx_projection(*arguments, output_dtype=dtype))
+    assert found.is_contiguous()
+
+
+def test_scales_of_another_group_change_the_result(relaxed):
+    relaxed(torch.float32)
+    (x, weight, token_scale, scale), _ = microscaled_layer(4, 2, 64, 8)
+    scale[0] += 1
+    right = grouped_mx_projection_npu(x, weight, token_scale, scale, output_dtype=torch.float32)
+    swapped = grouped_mx_projection_npu(
+        x, weight, token_scale, scale.flip(0), output_dtype=torch.float32
+    )
+    assert not torch.allclose(right, swapped)
+    with pytest.raises(OperatorRefusedError, match="x1_scale"):
+        grouped_mx_projection_npu(x, weight, scale, token_scale, output_dtype=torch.float32)

@@ -130,7 +130,19 @@ def latent_rows(sizes: Sizes, *, packed: bool) -> list[Case]:
 
 HYPER = {"norm_epsilon": 1e-6, "epsilon": 1e-6}
 
+
+def mx_projection(sizes: Sizes) -> list[Case]:
+    """Scales of one; two groups of 64 inputs, since the operator only turns and multiplies."""
+    tokens, dims = int(sizes["tokens"]), {"G": 2, "X": 64, "L": 16}
+    ones = {
+        "token_scale": torch.full((tokens, 2, 1, 2), 127, dtype=torch.uint8),
+        "weight_scale": torch.full((2, 1, 16, 2), 127, dtype=torch.uint8),
+    }
+    return [Case({**ones, "output_dtype": kind}, dims) for kind in (torch.bfloat16, torch.float16)]
+
+
 CASES: CaseTable = {
+    "grouped_mx_projection": mx_projection,
     "hyper_connection_pre": lambda _: [Case({**HYPER, "iterations": 20})],
     "compressor": compressor,
     "compressor_metadata": compressor_metadata,
