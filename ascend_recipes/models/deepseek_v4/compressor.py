@@ -54,7 +54,9 @@ class Compressor(nn.Module):
             config.hidden_size, width, bias=False, quant_config=None, prefix=f"{prefix}.wgate"
         )
         self.ape = nn.Parameter(torch.empty(ratio, width, dtype=torch.float32), False)
-        self.norm = nn.ParameterDict({"weight": nn.Parameter(torch.empty(head), False)})
+        # The operator of A5 takes this in float32, that of the others in the type of its input.
+        kept = torch.float32 if caches.hardware == "a5" else None
+        self.norm = nn.ParameterDict({"weight": nn.Parameter(torch.empty(head, dtype=kept), False)})
         self.state_cache = CompressedCache(
             vllm_config,
             caches.state_rows(ratio, index=index),
