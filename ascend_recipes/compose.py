@@ -64,7 +64,7 @@ class Composition:
             item if item.source or not item.at else replace(item, source=self.source(item.at))
             for item in error.findings
         )
-        return RecipeError(located, error.exit_code)
+        return RecipeError(located, error.exit_code, error.complete)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,12 @@ def search_roots(config_dirs: Sequence[Path]) -> list[Path]:
         findings = (finding("usage.config_dir", folder=path) for path in missing)
         raise RecipeError(tuple(findings), ExitCode.USAGE)
     return [data_root() / "recipes", *_extension_roots(), *(path.resolve() for path in config_dirs)]
+
+
+@cache
+def is_group(key: str, config_dirs: tuple[Path, ...] = ()) -> bool:
+    """Whether a key chooses among presets."""
+    return key in _groups(search_roots(config_dirs))
 
 
 def recipe_names(config_dirs: Sequence[Path] = ()) -> list[RecipeEntry]:

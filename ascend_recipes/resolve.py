@@ -60,6 +60,11 @@ class ResolvedRecipe:
     findings: tuple[Finding, ...] = field(default=())
     """Warnings and remarks; errors are raised."""
 
+    @property
+    def published_config(self) -> dict[str, Json]:
+        """Language-model configuration of the full model in the chosen weights."""
+        return {**self.model.config, **self.checkpoint.config}
+
 
 def resolve_recipe(
     recipe: Recipe, registry: Registry, source_of: SourceOf = lambda _: None
@@ -76,7 +81,8 @@ def resolve_recipe(
     )
     errors = tuple(item for item in findings if item.severity is Severity.ERROR)
     if errors:
-        raise RecipeError(errors + tuple(item for item in findings if item not in errors))
+        rest = tuple(item for item in findings if item not in errors)
+        raise RecipeError(errors + rest, complete=True)
     return replace(resolved, findings=findings)
 
 

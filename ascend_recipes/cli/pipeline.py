@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_recipes.errors import RecipeError
+from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.words import check_no_sweep, fit_for_hydra
 
 if TYPE_CHECKING:
@@ -79,20 +79,22 @@ def planned_with_composition(
     """
     on_stage("compose")
     composition = _composed(words, config_dirs)
-    from ascend_recipes.validate import validate_recipe
+    on_stage("plan")
+    from dataclasses import replace
 
-    try:
-        recipe = validate_recipe(composition)
-        on_stage("plan")
-        from ascend_recipes.plan import plan_launch
-        from ascend_recipes.registry.load import load_registry
-        from ascend_recipes.resolve import resolve_recipe
+    from ascend_recipes.trial import Bench
 
-        registry = load_registry(tuple(config_dirs))
-        resolved = resolve_recipe(recipe, registry, composition.source)
-        return composition, plan_launch(resolved)
-    except RecipeError as error:
-        raise composition.locate(error) from None
+    bench = Bench(tuple(config_dirs))
+    bench.keep(words, composition)
+    trial = bench(words)
+    found = trial.findings
+    if found:
+        from ascend_recipes.offering import hold_fixes
+
+        found = hold_fixes(bench, words, trial)
+    if trial.planned is None:
+        raise RecipeError(found, trial.error.exit_code if trial.error else ExitCode.FINDINGS)
+    return composition, replace(trial.planned, findings=found)
 
 
 def _composed(words: Sequence[str], config_dirs: Sequence[Path]) -> Composition:

@@ -1,7 +1,6 @@
 """Configurations that tests judge: words, a foreign model, a command line, a set of versions."""
 
 import json
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,20 +9,15 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-from ascend_recipes.compose import compose_recipe
+from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.errors import Finding, RecipeError, Severity
-from ascend_recipes.plan import plan_launch
 from ascend_recipes.registry.foreign import foreign_model
 from ascend_recipes.registry.load import load_registry
-from ascend_recipes.resolve import resolve_recipe
 from ascend_recipes.rules import check_installed
-from ascend_recipes.validate import validate_recipe
-from ascend_recipes.words import fit_for_hydra
+from ascend_recipes.trial import override_words
 
 BASE = "recipe=qwen3_5_27b_a2"
 SEVERITIES = [Severity.INFO, Severity.WARNING, Severity.ERROR]
-
-_WORD = re.compile(r"^[+~]{0,2}[a-z][\w./]*=.*", re.DOTALL)
 
 _FOREIGN = """\
 # @package _global_
@@ -80,12 +74,6 @@ def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
     return found + _resolve((*base, *words, *override_words(fix)), dirs, given.installed)
 
 
-def override_words(fix: str) -> tuple[str, ...]:
-    """The overrides of a fix as typed; empty where it is something else to do."""
-    words = tuple(shlex.split(fix)) if fix and not fix.startswith("ascend-run") else ()
-    return words if all(_WORD.match(word) for word in words) else ()
-
-
 def errors_of(findings: Sequence[Finding]) -> set[str]:
     """Ids of the errors of a plan; what only stops its launch here is not among them."""
     errors = {item.id for item in findings if item.severity is Severity.ERROR}
@@ -96,17 +84,15 @@ def _resolve(
     words: tuple[str, ...], dirs: tuple[Path, ...], installed: Mapping[str, str] | None
 ) -> tuple[Finding, ...]:
     try:
-        composition = compose_recipe([fit_for_hydra(word) for word in words], dirs)
-        recipe = validate_recipe(composition)
-        resolved = resolve_recipe(recipe, load_registry(dirs), composition.source)
-        found = (*resolved.findings, *plan_launch(resolved).blockers)
+        planned = planned_launch(words, dirs)
     except RecipeError as error:
         return error.findings
+    found = (*planned.findings, *planned.blockers)
     if installed is None:
         return found
     from ascend_recipes.machine import InstalledVersions
 
-    return (*found, *check_installed(resolved, InstalledVersions(**installed)))
+    return (*found, *check_installed(planned.resolved, InstalledVersions(**installed)))
 
 
 def _import(

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ascend_recipes.trial import override_words
 from tests.rules.configurations import (
     SEVERITIES,
     Configuration,
     errors_of,
     judge,
-    override_words,
 )
 
 FOLDER = Path(__file__).parent / "cases"

@@ -9,7 +9,8 @@ import yaml
 
 from ascend_recipes.paths import PACKAGE
 from ascend_recipes.registry.load import load_registry
-from tests.rules.configurations import Configuration, errors_of, judge, override_words
+from ascend_recipes.trial import override_words
+from tests.rules.configurations import Configuration, errors_of, judge
 
 FOLDER = Path(__file__).parent / "examples"
 EXAMPLES = [
