@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "describe a recipe: show NAME",
     "explain": "where a value comes from, and why: explain [KEY]",
     "diff": "what two recipes plan differently: diff A B",
+    "doctor": "what this machine lacks, or what a log means: doctor [recipe=…] [--log FILE]",
     "fix": "the smallest change that the rules accept: fix [NAME] recipe=… [--write]",
     "import": "a recipe from scripts with vllm serve: import PATH…",
     "init": "write a starter recipe: init [NAME] model=… hardware=…",
@@ -95,6 +96,8 @@ class Invocation:
     """File that `import` writes; empty for stdout."""
     installed: str = ""
     """File of what a machine has, or `here`, that `check` and `plan` hold against the recipe."""
+    log: str = ""
+    """Log that `doctor` decodes, `-` for stdin; empty to look at the machine."""
     info: str = ""
     """Which of Hydra's reports to print: one of `INFO_KINDS`, or empty."""
 
@@ -235,6 +238,12 @@ FLAGS = (
         summary="for check, plan: versions of a machine, from a YAML or JSON file, or `here`",
         value="FILE",
         apply=lambda invocation, text: replace(invocation, installed=text),
+    ),
+    Flag(
+        names=("--log",),
+        summary="for doctor: decode a log, or stdin with -",
+        value="FILE",
+        apply=lambda invocation, text: replace(invocation, log=text),
     ),
     Flag(
         names=("--strict",),

@@ -150,6 +150,7 @@ COMMANDS: dict[str, Runner] = {
     "list": run_list,
     "completion": _deferred("inspecting:run_completion"),
     "diff": _deferred("inspecting:run_diff"),
+    "doctor": _deferred("doctoring:run_doctor"),
     "explain": _deferred("inspecting:run_explain"),
     "fix": _deferred("fixing:run_fix"),
     "import": _deferred("importing:run_import"),

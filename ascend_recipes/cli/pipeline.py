@@ -31,7 +31,7 @@ def check_recipe(words: Sequence[str], config_dirs: Sequence[Path]) -> None:
     """
     from ascend_recipes.validate import validate_recipe
 
-    validate_recipe(_composed(words, config_dirs))
+    validate_recipe(composed(words, config_dirs))
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def planned_with_composition(
         RecipeError: every finding of the stage that stopped.
     """
     on_stage("compose")
-    composition = _composed(words, config_dirs)
+    composition = composed(words, config_dirs)
     on_stage("plan")
     from dataclasses import replace
 
@@ -97,7 +97,12 @@ def planned_with_composition(
     return composition, replace(trial.planned, findings=found)
 
 
-def _composed(words: Sequence[str], config_dirs: Sequence[Path]) -> Composition:
+def composed(words: Sequence[str], config_dirs: Sequence[Path]) -> Composition:
+    """Merge what the words name, for commands that also look at what is refused later.
+
+    Raises:
+        RecipeError: an unknown recipe or preset, a word that cannot be read, or a sweep.
+    """
     check_no_sweep(words)
     from ascend_recipes.compose import compose_recipe
 

@@ -101,7 +101,7 @@ def _renamed(finding: Finding, tree: dict[str, Json], words: Sequence[str]) -> I
     typed = [word for word in words if split_override(word)[0] == finding.at]
     gone = Change((), typed[-1]) if typed else Change((f"~{finding.at}",))
     if match := _SUGGESTED.search(finding.fix):
-        value = _spelled(value_at(tree, finding.at))
+        value = spelled(value_at(tree, finding.at))
         yield Change((*gone.words, f"{match[1]}={value}"), gone.dropped, weight=0.5)
     yield Change(gone.words, gone.dropped, weight=_weight(finding.at))
 
@@ -124,7 +124,7 @@ def _near(path: str, tree: dict[str, Json]) -> Iterator[Change]:
     current = value_at(tree, path)
     for value in _values_near(current, field_at(path, tree)):
         distance = _distance(current, value)
-        word = f"{path}={_spelled(value)}"
+        word = f"{path}={spelled(value)}"
         yield Change((word,), weight=_weight(word) + _GUESS + distance)
 
 
@@ -181,14 +181,14 @@ def value_at(tree: Json, path: str) -> Json:
     return tree
 
 
-def _spelled(value: Json) -> str:
+def spelled(value: Json) -> str:
     """A value as Hydra reads it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{','.join(_spelled(item) for item in value)}]"
+        return f"[{','.join(spelled(item) for item in value)}]"
     return str(value)
 
 

@@ -12,6 +12,7 @@ from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.documentation import DocumentedSchema
 from ascend_recipes.schema.hook import HookRow
+from ascend_recipes.schema.log_message import LogMessagesRow
 from ascend_recipes.schema.operation import OperationContract
 from ascend_recipes.schema.operator import OperatorRow
 from ascend_recipes.schema.recipe import Recipe
@@ -37,6 +38,7 @@ ROWS: dict[str, type[Spec]] = {
     "findings": FindingsRow,
     "hardware": HardwareRow,
     "hooks": HookRow,
+    "log_messages": LogMessagesRow,
     "models": ModelRow,
     "operations": OperationContract,
     "operators": OperatorRow,

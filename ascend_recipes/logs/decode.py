@@ -1,0 +1,157 @@
+"""Reads a log once, from its beginning to its end, and sums what is known of its lines."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from ascend_recipes.errors import Severity
+from ascend_recipes.logs.patterns import Known, Literal
+from ascend_recipes.schema.log_message import LogMessage
+
+_CHUNK = 1 << 22
+_LONGEST_LINE = 1 << 20
+"""Bytes after which a line without an end is taken as one."""
+_EXCERPT = 240
+"""Characters of a line that are shown."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_ERROR_LINES = (b"[ERROR]", b" ERROR ", b"Error: ")
+
+
+@dataclass
+class Match:
+    """One message of a log: where it is first, and how often it comes."""
+
+    known: Known
+    first_line: int
+    """Counted from 1."""
+    excerpt: str
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        """Name of the message's row."""
+        return self.known.name
+
+    @property
+    def message(self) -> LogMessage:
+        """The message's row."""
+        return self.known.message
+
+
+@dataclass
+class Decoded:
+    """What a log says."""
+
+    matches: tuple[Match, ...] = ()
+    """The likely root first."""
+    lines: int = 0
+    size: int = 0
+    """Bytes."""
+    is_binary: bool = False
+    first_error: str = ""
+    """First line that calls itself an error, known or not."""
+    last_line: str = ""
+
+
+def decode_log(stream: BinaryIO, terms: Mapping[bytes, tuple[Literal, ...]]) -> Decoded:
+    """Look for known messages.
+
+    Args:
+        stream: the log; read in pieces, so that its size does not matter.
+        terms: what to look for, as `search_terms` gives it.
+    """
+    reader = _Reader(terms)
+    for chunk in _whole_lines(stream):
+        if reader.size == 0 and b"\0" in chunk[:4096]:
+            return Decoded(is_binary=True)
+        reader.read(chunk)
+    return Decoded(
+        matches=tuple(sorted(reader.found.values(), key=_rank)),
+        lines=reader.lines,
+        size=reader.size,
+        first_error=reader.first_error,
+        last_line=reader.last_line,
+    )
+
+
+def _rank(match: Match) -> tuple[bool, int, int]:
+    """Causes before what follows from them, errors before warnings, then as they came."""
+    severity = list(Severity).index(Severity(match.message.severity))
+    return match.message.consequence, severity, match.first_line
+
+
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    rest = b""
+    while piece := stream.read(_CHUNK):
+        piece = rest + piece
+        end = piece.rfind(b"\n") + 1
+        if end == 0 and len(piece) > _LONGEST_LINE:
+            end = len(piece)
+        rest = piece[end:]
+        if end:
+            yield piece[:end]
+    if rest:
+        yield rest
+
+
+@dataclass
+class _Reader:
+    terms: Mapping[bytes, tuple[Literal, ...]]
+    lines: int = 0
+    size: int = 0
+    found: dict[str, Match] = field(default_factory=dict)
+    first_error: str = ""
+    last_line: str = ""
+
+    def read(self, chunk: bytes) -> None:
+        """Look through lines that end in this chunk."""
+        hits = self._hits(chunk)
+        number, position = self.lines + 1, 0
+        for start in sorted(hits):
+            number += chunk.count(b"\n", position, start)
+            position = start
+            self._note(_line_at(chunk, start), hits[start], number)
+        self._note_errors(chunk)
+        self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
+        self.size += len(chunk)
+        self.last_line = _shown(chunk.rstrip()[-_EXCERPT * 4 :].rpartition(b"\n")[2])
+
+    def _hits(self, chunk: bytes) -> dict[int, list[Literal]]:
+        """Start of each line that holds an anchor, with the literals that it may hold."""
+        hits: dict[int, list[Literal]] = {}
+        for anchor, literals in self.terms.items():
+            position = chunk.find(anchor)
+            while position >= 0:
+                hits.setdefault(chunk.rfind(b"\n", 0, position) + 1, []).extend(literals)
+                end = chunk.find(b"\n", position)
+                position = chunk.find(anchor, end) if end >= 0 else -1
+        return hits
+
+    def _note(self, line: bytes, literals: list[Literal], number: int) -> None:
+        named = {item.known.name: item.known for item in literals if item.is_in(line)}
+        text = line.decode("utf-8", errors="replace") if named else ""
+        meant = [known for known in named.values() if known.explains(text)]
+        special = [known for known in meant if not known.message.general]
+        for known in special or meant:
+            if match := self.found.get(known.name):
+                match.count += 1
+            else:
+                self.found[known.name] = Match(known, number, _shown(line))
+
+    def _note_errors(self, chunk: bytes) -> None:
+        if self.first_error:
+            return
+        places = [place for text in _ERROR_LINES if (place := chunk.find(text)) >= 0]
+        if places:
+            self.first_error = _shown(_line_at(chunk, chunk.rfind(b"\n", 0, min(places)) + 1))
+
+
+def _line_at(chunk: bytes, start: int) -> bytes:
+    end = chunk.find(b"\n", start)
+    return chunk[start:] if end < 0 else chunk[start:end]
+
+
+def _shown(line: bytes) -> str:
+    text = _COLOUR.sub("", line.decode("utf-8", errors="replace")).strip()
+    return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
