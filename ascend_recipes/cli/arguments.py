@@ -28,6 +28,7 @@ COMMANDS = {
     "lint": "judge vllm serve commands in scripts, pages and manifests: lint PATH…",
     "schema": "the JSON Schema of recipe files, presets or rows: schema [NAME]",
     "completion": "completion for a shell: bash, zsh, fish",
+    "transpose": "the same deployment on other machines: transpose [NAME] recipe=… --to HARDWARE",
     "ops": "who performs each operation, what a step costs, and what loads here: ops [recipe=…]",
     "patches": "what we rely on in vLLM: check, list, show KEY, diff OLD NEW",
 }
@@ -46,6 +47,7 @@ _WITH_ARGUMENTS = frozenset(
         "show",
         "status",
         "stop",
+        "transpose",
     }
 )
 """Commands that take bare words."""
@@ -77,7 +79,9 @@ class Invocation:
     runtime_version: str = ""
     """Version that `lint` judges for; empty for the newest of vllm-ascend."""
     write: bool = False
-    """Save what `fix` proposes."""
+    """Save what `fix` or `transpose` proposes."""
+    hardware: str = ""
+    """Generation of machines that `transpose` goes to."""
     quiet: bool = False
     multirun: bool = False
     help: bool = False
@@ -230,8 +234,14 @@ FLAGS = (
     ),
     Flag(
         names=("--write",),
-        summary="fix: save the proposal as a recipe",
+        summary="fix, transpose: save the proposal as a recipe",
         apply=lambda invocation, _: replace(invocation, write=True),
+    ),
+    Flag(
+        names=("--to",),
+        summary="for transpose: the generation of machines, as recipes name it (a2, a3, …)",
+        value="HARDWARE",
+        apply=lambda invocation, text: replace(invocation, hardware=text),
     ),
     Flag(
         names=("--installed",),

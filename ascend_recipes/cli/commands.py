@@ -163,6 +163,7 @@ COMMANDS: dict[str, Runner] = {
     "show": _deferred("inspecting:run_show"),
     "status": _deferred("runs:run_status"),
     "stop": _deferred("runs:run_stop"),
+    "transpose": _deferred("transposing:run_transpose"),
 }
 
 
