@@ -21,6 +21,7 @@ COMMANDS = {
     "show": "describe a recipe: show NAME",
     "explain": "where a value comes from, and why: explain [KEY]",
     "diff": "what two recipes plan differently: diff A B",
+    "export": "files that start a deployment without us: export recipe=… --target shell|k8s|…",
     "doctor": "what this machine lacks, or what a log means: doctor [recipe=…] [--log FILE]",
     "fix": "the smallest change that the rules accept: fix [NAME] recipe=… [--write]",
     "import": "a recipe from scripts with vllm serve: import PATH…",
@@ -54,6 +55,7 @@ _WITH_ARGUMENTS = frozenset(
 
 CFG_KINDS = ("job", "hydra", "all")
 TARGETS = ("ours", "vllm-ascend")
+EXPORT_TARGETS = ("shell", "compose", "k8s", "slurm", "argv")
 FORMATS = ("human", "json", "sarif")
 INFO_KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 
@@ -98,6 +100,14 @@ class Invocation:
     """Language of findings: one of `LANGUAGES`; empty to ask the environment."""
     output: str = ""
     """File that `import` writes; empty for stdout."""
+    target: str = ""
+    """What `export` writes: one of `EXPORT_TARGETS`."""
+    out: str = ""
+    """Folder that `export` writes to; empty for stdout."""
+    placeholders: bool = False
+    """Leave what the site does not name to variables."""
+    force: bool = False
+    """Replace files of others too."""
     installed: str = ""
     """File of what a machine has, or `here`, that `check` and `plan` hold against the recipe."""
     log: str = ""
@@ -223,6 +233,29 @@ FLAGS = (
         apply=lambda invocation, text: replace(invocation, runtime_version=text),
     ),
     Flag(
+        names=("--target",),
+        summary="for export: " + ", ".join(EXPORT_TARGETS),
+        value="FORM",
+        choices=EXPORT_TARGETS,
+        apply=lambda invocation, text: replace(invocation, target=text),
+    ),
+    Flag(
+        names=("--out",),
+        summary="for export: folder to write to, instead of printing",
+        value="DIR",
+        apply=lambda invocation, text: replace(invocation, out=text),
+    ),
+    Flag(
+        names=("--placeholders",),
+        summary="for export: leave addresses and interface that the site lacks to variables",
+        apply=lambda invocation, _: replace(invocation, placeholders=True),
+    ),
+    Flag(
+        names=("--force",),
+        summary="for export: replace files that an export did not write",
+        apply=lambda invocation, _: replace(invocation, force=True),
+    ),
+    Flag(
         names=("--multirun", "-m"),
         summary="plan or check every combination of comma lists",
         apply=lambda invocation, _: replace(invocation, multirun=True),
@@ -316,6 +349,9 @@ def parse_arguments(argv: Sequence[str]) -> Invocation:
     if invocation.every_recipe and invocation.command != "check":
         fix = "ascend-run check --all"
         raise recipe_error("usage.all_without_check", exit_code=ExitCode.USAGE, fix=fix)
+    if invocation.log and invocation.command != "doctor":
+        fix = "ascend-run doctor --log …"
+        raise recipe_error("usage.log_without_doctor", exit_code=ExitCode.USAGE, fix=fix)
     return invocation
 
 
