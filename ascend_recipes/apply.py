@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.patching.patcher import apply_rows
 from ascend_recipes.paths import PLAN_VARIABLE
 from ascend_recipes.plugin import PLATFORM_CLASS
@@ -97,21 +97,16 @@ def _check_same_plan(applied: LaunchPlan, wanted: LaunchPlan) -> None:
     if applied.digest != wanted.digest:
         raise recipe_error(
             "apply.second_plan",
-            f"this process runs plan {applied.digest} ({applied.recipe}) and cannot change to "
-            f"{wanted.digest} ({wanted.recipe})",
-            fix="start a new process",
+            applied=f"{applied.digest} ({applied.recipe})",
+            wanted=f"{wanted.digest} ({wanted.recipe})",
         )
 
 
 def _check_platform(plan: LaunchPlan) -> None:
     row = load_registry().hooks[plan.platform]
     if row.implementation.replace(":", ".") != PLATFORM_CLASS:
-        raise recipe_error(
-            "apply.platform",
-            f"the plan wants platform {row.implementation}, the installed plugin provides "
-            f"{PLATFORM_CLASS}",
-            fix="make the plan again with the installed ascend_recipes",
-        )
+        wanted, installed = row.implementation, PLATFORM_CLASS
+        raise recipe_error("apply.platform", wanted=wanted, installed=installed)
 
 
 def _hook_rows(plan: LaunchPlan) -> dict[str, HookRow]:

@@ -94,17 +94,3 @@ class RecipeError(Exception):
 
     def __reduce__(self) -> tuple[type, tuple[tuple[Finding, ...], ExitCode, bool]]:
         return type(self), (self.findings, self.exit_code, self.complete)
-
-
-def recipe_error(
-    id: str,
-    message: str,
-    *,
-    at: str = "",
-    fix: str = "",
-    source: Source | None = None,
-    exit_code: ExitCode = ExitCode.FINDINGS,
-) -> RecipeError:
-    """Build a `RecipeError` that carries a single finding."""
-    finding = Finding(id=id, message=message, at=at, fix=fix, source=source)
-    return RecipeError((finding,), exit_code)

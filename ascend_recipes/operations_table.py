@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from ascend_recipes.errors import Finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.resolve import binding_name, choose_binding
@@ -72,7 +73,7 @@ class ProviderState:
     provider: str
     wanted: Mapping[str, str]
     installed: Mapping[str, str | None]
-    differences: tuple[str, ...]
+    differences: tuple[Phrase, ...]
     """Why it cannot be loaded here; empty if it can."""
 
 
@@ -238,14 +239,14 @@ def _state(key: str, row: ProviderRow, installed: Mapping[str, str | None]) -> P
     )
 
 
-def _differences(row: ProviderRow, here: Mapping[str, str | None]) -> Iterator[str]:
+def _differences(row: ProviderRow, here: Mapping[str, str | None]) -> Iterator[Phrase]:
     for name, found in here.items():
         wanted = row.abi.get(name)
         if found is None:
-            yield f"{name} {wanted or ''}".rstrip() + " is not installed"
+            yield phrase("operation.not_installed", package=f"{name} {wanted or ''}".rstrip())
         # What follows a plus says how a package was built, for example `+cpu`.
         elif wanted is not None and found.partition("+")[0] != wanted:
-            yield f"{name} {wanted} is wanted, {found} is installed"
+            yield phrase("operation.other_installed", name=name, wanted=wanted, found=found)
 
 
 def abi_findings(
@@ -272,16 +273,13 @@ def abi_findings(
 
 
 def _abi_finding(state: ProviderState, names: Sequence[str]) -> Finding:
-    fix = "an environment with " + " ".join(f"{key}=={at}" for key, at in state.wanted.items())
-    if len(names) <= _FEW:
-        fix += f", or allow_reference=[{','.join(names)}]"
-    return Finding(
-        id="operation.abi",
-        message=(
-            f"{', '.join(names)}: served by {state.provider}, which does not fit what is "
-            f"installed: {'; '.join(state.differences)}"
-        ),
+    return finding(
+        "operation.abi",
         at="allow_reference",
-        fix=fix,
+        fix=f"allow_reference=[{','.join(names)}]" if len(names) <= _FEW else "",
         evidence=f"registry/providers/{state.provider}.yaml",
+        names=names,
+        provider=state.provider,
+        differences=state.differences,
+        wanted=[f"{key}=={at}" for key, at in state.wanted.items()],
     )

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Spec
 from ascend_recipes.schema.patch import PatchReceipt
@@ -134,5 +134,5 @@ def _load_receipt(path: Path) -> Receipt:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "document"
         raise recipe_error(
-            "receipt.invalid", f"{display_path(path)} is no receipt: {where}: {first['msg']}"
+            "receipt.invalid", path=display_path(path), where=where, said=first["msg"]
         ) from None

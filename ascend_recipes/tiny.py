@@ -17,7 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.modelslim import DESCRIPTION_FILE, INT4_DYNAMIC, INT8_DYNAMIC
 from ascend_recipes.tiny_tokenizer import write_tokenizer
@@ -80,10 +81,7 @@ def tiny_family(family: str) -> TinyFamily:
         if error.name is None or not name.startswith(error.name):
             raise
         raise recipe_error(
-            "scale.tiny_unsupported",
-            f"model family '{family}' has no tiny form",
-            at="scale",
-            fix="scale=real device=npu",
+            "scale.tiny_unsupported", at="scale", fix="scale=real device=npu", family=family
         ) from error
     return cast(TinyFamily, module)
 
@@ -154,17 +152,13 @@ def _check_request(
     if dtype not in DTYPES:
         raise recipe_error(
             "scale.tiny_dtype",
-            f"a tiny checkpoint cannot be stored as '{dtype}'; allowed: {', '.join(DTYPES)}",
             at="model.dtype",
             fix="model.dtype=bfloat16",
+            dtype=dtype,
+            options=DTYPES,
         )
     if missing := [name for name in module.REQUIRED_FACTS if name not in model]:
-        raise recipe_error(
-            "scale.tiny_facts_missing",
-            f"the registry row of this {family} model does not state {', '.join(missing)}",
-            at="model",
-            fix="add the fields to `config` of the row in registry/models",
-        )
+        raise recipe_error("scale.tiny_facts_missing", at="model", family=family, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -203,9 +197,9 @@ def _exclusive(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise recipe_error(
             "scale.cache_not_writable",
-            f"cannot write tiny checkpoints to {folder}: {error.strerror}",
-            fix="set ASCEND_RECIPES_CACHE to a writable folder",
             exit_code=ExitCode.ENVIRONMENT,
+            folder=folder,
+            reason=error.strerror,
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -259,9 +253,9 @@ def _stored(
     if kind is None or module.is_quantized is None:
         raise recipe_error(
             "scale.tiny_format",
-            f"tiny checkpoints of this family are not written as {quantization}",
             at="checkpoint.variant",
             fix="scale=real device=npu",
+            format=quantization,
         )
     from ascend_recipes.tiny_modelslim import modelslim_description, modelslim_tensors, schemes
 

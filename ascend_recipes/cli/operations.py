@@ -118,7 +118,7 @@ def _provider_table(states: Mapping[str, ProviderState]) -> Table:
     table = new_table("provider", "built for", "loads here")
     for state in states.values():
         wanted = ", ".join(f"{name} {number}" for name, number in state.wanted.items())
-        loads = Text("no: " + "; ".join(state.differences), "red")
+        loads = Text("no: " + "; ".join(map(str, state.differences)), "red")
         if not state.differences:
             loads = Text("yes", "green")
         table.add_row(Text(state.provider, "bold"), wanted, loads)

@@ -14,7 +14,8 @@ from ascend_recipes.cli.patches_render import (
     render_report,
     render_rows,
 )
-from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.patching.facts import (
     Change,
     Definitions,
@@ -37,16 +38,19 @@ def run_patches(invocation: Invocation, output: Output) -> ExitCode:
     """Dispatch on the word after `patches`; `check` if there is none."""
     word, *rest = invocation.arguments or ("check",)
     if word not in _ACTIONS:
-        raise _usage(
-            "patches.unknown_action",
-            f"patches has no action {word!r}",
-            fix=did_you_mean(word, _ACTIONS, template="ascend-run patches {}"),
-        )
+        fix = did_you_mean(word, _ACTIONS, template="ascend-run patches {}")
+        exit_code = ExitCode.USAGE
+        raise recipe_error("patches.unknown_action", exit_code=exit_code, fix=fix, word=word)
     action, wanted = _ACTIONS[word]
     if len(rest) != len(wanted):
-        words = " ".join(["ascend-run patches", word, *wanted])
-        message = f"patches {word} takes {len(wanted)} words, not {len(rest)}"
-        raise _usage("patches.arguments", message, fix=words)
+        raise recipe_error(
+            "patches.arguments",
+            exit_code=ExitCode.USAGE,
+            fix=" ".join(["ascend-run patches", word, *wanted]),
+            action=word,
+            wanted=len(wanted),
+            given=len(rest),
+        )
     return action(invocation, output, *rest)
 
 
@@ -171,7 +175,7 @@ def _row_facts(registry: Registry, key: str) -> dict[str, object]:
         return {"file": entry.file, "condition": entry.condition, **facts}
     options = [*registry.patches, *registry.hooks, *peers]
     fix = did_you_mean(key, options) if len(options) < 40 else "ascend-run patches list"
-    raise _usage("patches.unknown_row", f"no row or target is called {key!r}", fix=fix)
+    raise recipe_error("patches.unknown_row", exit_code=ExitCode.USAGE, fix=fix, key=key)
 
 
 def _diff(invocation: Invocation, output: Output, old: str, new: str) -> ExitCode:
@@ -211,8 +215,10 @@ def _record(invocation: Invocation, output: Output) -> ExitCode:
     if pinned.version != PINNED:
         raise recipe_error(
             "patches.not_pinned",
-            f"evidence is recorded beside vLLM {PINNED}, but {pinned.version} is installed",
             exit_code=ExitCode.ENVIRONMENT,
+            fix=f"pip install vllm=={PINNED}",
+            pinned=PINNED,
+            version=pinned.version,
         )
     uses = recorded_targets(registry, pinned)
     tree = _live(PACKAGE, invocation.vllm)
@@ -248,12 +254,8 @@ def _checkout(action: str) -> Path:
     from ascend_recipes.paths import data_root
 
     if not (data_root() / "pyproject.toml").is_file():
-        raise recipe_error(
-            "patches.no_checkout",
-            f"patches {action} writes files of a checkout, and this is an installed package",
-            fix="run it in a checkout, installed with pip install -e",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
+        exit_code = ExitCode.ENVIRONMENT
+        raise recipe_error("patches.no_checkout", exit_code=exit_code, action=action)
     return data_root()
 
 
@@ -282,14 +284,6 @@ def _definitions(place: str, registry: Registry) -> Definitions:
 def _live(package: str, place: str) -> SourceTree:
     sources = sources_at(place, package) if place else installed_sources(package)
     if sources is None:
-        raise recipe_error(
-            "patches.not_installed",
-            f"{package} is not installed here",
-            fix="--vllm PATH, or --vllm VERSION for recorded evidence",
-            exit_code=ExitCode.ENVIRONMENT,
-        )
+        exit_code = ExitCode.ENVIRONMENT
+        raise recipe_error("patches.not_installed", exit_code=exit_code, package=package)
     return SourceTree(sources)
-
-
-def _usage(id: str, message: str, *, fix: str) -> RecipeError:
-    return recipe_error(id, message, fix=fix, exit_code=ExitCode.USAGE)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ascend_recipes.compose import search_roots
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 
 _BASH = """\
 _ascend_run() {
@@ -43,9 +44,10 @@ def completion_script(shell: str) -> str:
     if shell not in SCRIPTS:
         raise recipe_error(
             "completion.unknown_shell",
-            f"there is no completion for {shell!r}; there is for {', '.join(SCRIPTS)}",
             fix="ascend-run completion bash",
             exit_code=ExitCode.USAGE,
+            shell=shell,
+            options=SCRIPTS,
         )
     return SCRIPTS[shell]
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ascend_recipes.commands.search import is_choice, set_leaf
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.schema.base import Json
 from ascend_recipes.words import split_override
 
@@ -25,12 +25,7 @@ def derived_text(words: Sequence[str], remark: str, stated: Mapping[str, Json]) 
     for word in words:
         key, value = split_override(word)
         if word.startswith("~"):
-            raise recipe_error(
-                "fix.line_to_delete",
-                f"{key} stands in a file: a recipe that builds on it cannot take it away",
-                at=key,
-                fix="delete the line that the finding names",
-            )
+            raise recipe_error("fix.line_to_delete", at=key, key=key)
         if key == "recipe":
             recipe = str(value)
         elif is_choice(word):

@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from ascend_recipes.compose import Composition
-from ascend_recipes.errors import ExitCode, RecipeError, Source, recipe_error
+from ascend_recipes.errors import ExitCode, RecipeError, Source
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.planning.ledger import Reason, plan_leaves, reason_of
@@ -179,8 +180,8 @@ def _unknown(key: str, known: list[str]) -> RecipeError:
     ]
     return recipe_error(
         "explain.unknown_key",
-        f"neither the plan nor the recipe has {key!r}",
         at=key,
         fix=f"ascend-run explain {close[0]} recipe=…" if close else "ascend-run explain recipe=…",
         exit_code=ExitCode.USAGE,
+        key=key,
     )

@@ -15,6 +15,7 @@ from ascend_recipes.commands.search import (
     without_repeats,
 )
 from ascend_recipes.errors import Finding, RecipeError, Severity
+from ascend_recipes.findings import finding
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.documentation import field_text
@@ -140,9 +141,4 @@ def _cost(path: str, old: Json, new: Json, tree: dict[str, Json]) -> str:
 
 
 def _no_fix(start: Trial) -> RecipeError:
-    told = Finding(
-        id="fix.none_found",
-        message="no change that we know to try makes this configuration acceptable",
-        fix="follow the findings below; ascend-run explain KEY says where a value comes from",
-    )
-    return RecipeError((told, *start.findings))
+    return RecipeError((finding("fix.none_found"), *start.findings))

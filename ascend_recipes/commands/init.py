@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.memory.parameters import Sizes, expert_count, model_parts
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.rows import CheckpointFacts, HardwareRow, ModelRow
@@ -79,12 +80,7 @@ def write_starter(text: str, path: Path) -> None:
         RecipeError: the file exists (exit code 2).
     """
     if path.exists():
-        raise recipe_error(
-            "init.exists",
-            f"{path} exists already",
-            fix="name another recipe, or move the file away",
-            exit_code=ExitCode.USAGE,
-        )
+        raise recipe_error("init.exists", exit_code=ExitCode.USAGE, path=path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(".new")
     beside.write_text(text, encoding="utf-8")
@@ -100,10 +96,11 @@ def _checkpoint(registry: Registry, model: str, hardware: str) -> tuple[str, Che
     able = sorted({name for key in formats for name in registry.quantization[key].hardware})
     raise recipe_error(
         "init.no_checkpoint",
-        f"no published checkpoint of {model} runs on {hardware}; there are some for "
-        f"{', '.join(able)}",
         at="hardware",
         fix=f"hardware={able[0]}",
+        model=model,
+        hardware=hardware,
+        able=able,
     )
 
 
@@ -113,12 +110,7 @@ def _attention(registry: Registry, row: ModelRow, model: str, hardware: str) -> 
             backend = registry.backends[key]
             if kind in backend.attention_kinds and hardware in backend.hardware:
                 return kind
-    raise recipe_error(
-        "attention.no_backend",
-        f"no backend serves {model} on {hardware}",
-        at="hardware",
-        fix="ascend-run show recipe=… names combinations that are served",
-    )
+    raise recipe_error("init.no_backend", at="hardware", model=model, hardware=hardware)
 
 
 def _cache(attention: str, machine: HardwareRow) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.errors import Finding
+from ascend_recipes.findings import finding, phrase
 from ascend_recipes.receipts import Receipt, load_receipts
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ def await_receipts(plan: "LaunchPlan", folder: Path, *, seconds: float) -> tuple
 def missing_receipts(plan: "LaunchPlan", receipts: Sequence[Receipt]) -> Iterator[Finding]:
     """One error for each process that never reported what it runs."""
     if not any(receipt.phase == "core" for receipt in receipts):
-        yield _missing("the engine core")
+        yield finding("receipt.missing", who=phrase("receipt.core"))
     ranks = {receipt.rank for receipt in receipts if receipt.effective is not None}
     for rank in range(world_size(plan)):
         if rank not in ranks:
-            yield _missing(f"the worker of rank {rank}")
+            yield finding("receipt.missing", who=phrase("receipt.worker", rank=rank))
 
 
 def audit_receipts(
@@ -59,35 +60,19 @@ def audit_receipts(
     return list(dict.fromkeys(findings))
 
 
-def _missing(who: str) -> Finding:
-    return Finding(
-        id="receipt.missing",
-        message=f"{who} did not report what it runs, so nobody knows whether the plan is in force",
-        fix="see the log for errors of the plugin ascend_recipes",
-    )
-
-
 def _identity(plan: "LaunchPlan", receipt: Receipt, registry: "Registry") -> Iterator[Finding]:
-    who = f"{receipt.phase} process {receipt.pid}"
+    who = phrase("receipt.process", phase=receipt.phase, pid=receipt.pid)
     if receipt.digest != plan.digest:
-        yield Finding(
-            id="receipt.digest",
-            message=f"{who} applied plan {receipt.digest}, not {plan.digest}",
-            fix="start again; something else wrote into this run folder",
-        )
+        yield finding("receipt.digest", who=who, found=receipt.digest, wanted=plan.digest)
     wanted = registry.hooks[plan.platform].implementation
     if receipt.platform != wanted:
-        yield Finding(
-            id="receipt.platform",
-            message=f"{who} runs on {receipt.platform}, not on {wanted}",
-            fix="VLLM_PLUGINS names the plugins that vLLM loads; let the plan set it",
-        )
+        yield finding("receipt.platform", who=who, found=receipt.platform, wanted=wanted)
     if receipt.phase == "inspect":
         return
     for hook in sorted(set(plan.hooks) - set(receipt.hooks)):
-        yield Finding(id="receipt.hook", message=f"{who} did not register {hook}")
+        yield finding("receipt.hook", who=who, hook=hook)
     if receipt.bindings != plan.operations:
-        yield Finding(id="receipt.bindings", message=f"{who} bound other operations than planned")
+        yield finding("receipt.bindings", who=who, operations=_other(plan, receipt))
 
 
 def _effective(plan: "LaunchPlan", receipt: Receipt, registry: "Registry") -> Iterator[Finding]:
@@ -97,22 +82,23 @@ def _effective(plan: "LaunchPlan", receipt: Receipt, registry: "Registry") -> It
     backends = (registry.backends[layer.backend].implementation for layer in plan.layers)
     wanted_backends = sorted({backend for backend in backends if backend})
     pairs: tuple[tuple[str, object, object], ...] = (
-        ("block_size", plan.cache.block_size, effective.block_size),
-        ("prefix_caching", plan.cache.prefix_caching, effective.prefix_caching),
-        ("state_mode", plan.cache.state_mode, effective.state_cache_mode),
-        ("graph_mode", plan.graph.mode, effective.graph_mode),
-        ("capture_sizes", sorted(plan.graph.capture_sizes), sorted(effective.capture_sizes)),
-        ("attention_backends", wanted_backends, sorted(effective.attention_backends)),
+        ("effective.block_size", plan.cache.block_size, effective.block_size),
+        ("effective.prefix_caching", plan.cache.prefix_caching, effective.prefix_caching),
+        ("effective.state_mode", plan.cache.state_mode, effective.state_cache_mode),
+        ("effective.graph_mode", plan.graph.mode, effective.graph_mode),
+        (
+            "effective.capture_sizes",
+            sorted(plan.graph.capture_sizes),
+            sorted(effective.capture_sizes),
+        ),
+        ("effective.attention_backends", wanted_backends, sorted(effective.attention_backends)),
     )
     for name, planned, actual in pairs:
         if planned != actual:
-            yield _differs(name, planned, actual)
+            yield finding(name, actual=str(actual), planned=str(planned))
 
 
-def _differs(name: str, planned: object, actual: object) -> Finding:
-    return Finding(
-        id=f"effective.{name}",
-        severity=Severity.WARNING,
-        message=f"vLLM runs with {name} = {actual}, the plan says {planned}",
-        fix="vLLM changed it; the log says why",
-    )
+def _other(plan: "LaunchPlan", receipt: Receipt) -> list[str]:
+    """Operations that the process bound to something else, or not at all."""
+    names = sorted(set(plan.operations) | set(receipt.bindings))
+    return [name for name in names if plan.operations.get(name) != receipt.bindings.get(name)]

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.launch.http import ServerClient
 
 CANARY_SECONDS = 300.0
@@ -15,9 +16,4 @@ def check_canary(client: ServerClient, log: Path) -> None:
         RecipeError: nothing came back, or something that is no completion (exit code 5).
     """
     if problem := client.canary(timeout_s=CANARY_SECONDS):
-        raise recipe_error(
-            "launch.canary",
-            f"the server is up, but its first completion failed: {problem}",
-            fix=f"the log is in {log}",
-            exit_code=ExitCode.LAUNCH,
-        )
+        raise recipe_error("launch.canary", exit_code=ExitCode.LAUNCH, problem=problem, log=log)

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.launch.folder import RunFolder
 from ascend_recipes.launch.stages import StageListener
 
@@ -36,7 +37,7 @@ def ensure_checkpoint(planned: "PlannedLaunch", folder: RunFolder, listener: Sta
     request = {
         "folder": str(target.parent),
         "family": resolved.model.family,
-        "model": dict(resolved.model.config),
+        "model": resolved.published_config,
         "seed": plan.model.tiny_seed,
         "dtype": resolved.recipe.checkpoint.dtype,
         "quantization": resolved.checkpoint.format,
@@ -54,9 +55,9 @@ def ensure_checkpoint(planned: "PlannedLaunch", folder: RunFolder, listener: Sta
     if written.returncode or not (target / "config.json").is_file():
         raise recipe_error(
             "scale.tiny_not_written",
-            f"the tiny checkpoint {target} could not be written",
-            fix=f"the log is in {folder.log}",
             exit_code=ExitCode.LAUNCH,
+            folder=target,
+            log=folder.log,
         )
 
 

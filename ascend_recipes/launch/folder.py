@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.launch.environment import child_environment, without_secrets
 from ascend_recipes.paths import cache_root
 from ascend_recipes.receipts import RECEIPT_FOLDER
@@ -67,9 +68,9 @@ def create_run_folder(planned: "PlannedLaunch", words: Sequence[str]) -> RunFold
     except OSError as error:
         raise recipe_error(
             "environment.run_folder",
-            f"the run folder {path} cannot be made: {error.strerror}",
-            fix="set ASCEND_RECIPES_CACHE to a folder that you may write",
             exit_code=ExitCode.ENVIRONMENT,
+            path=path,
+            reason=error.strerror,
         ) from None
     _make_findable(path)
     folder = RunFolder(path, child_environment(plan, path / "plan.json", os.environ))

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import finding, phrase
 from ascend_recipes.launch.audit import world_size
 from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.launch.weight_files import WeightsWanted, family_shapes, weight_findings
@@ -23,9 +23,9 @@ _WRONG = ("checkpoint.", "quant.")
 _ABSENT = "checkpoint.missing"
 """What is there is not what the recipe serves, unlike what is not there at all."""
 
-_REMEDIES = {
-    "vllm": "bash scripts/setup.sh builds an environment with it",
-    "torch_npu": "pip install 'ascend-recipes[npu]' on a machine with NPUs",
+_ABSENT_PACKAGES = {
+    "vllm": "environment.no_vllm",
+    "torch_npu": "environment.no_torch_npu",
 }
 
 
@@ -74,18 +74,12 @@ def _packages(plan: LaunchPlan) -> Iterator[Finding]:
         try:
             found = version(name)
         except PackageNotFoundError:
-            yield Finding(
-                id=f"environment.no_{name}",
-                message=f"{name} is not installed in this Python environment",
-                fix=_REMEDIES.get(name, f"install {name} beside vLLM"),
-            )
+            yield finding(_ABSENT_PACKAGES.get(name, "environment.no_package"), name=name)
             continue
         if name == "vllm" and found.partition("+")[0] != plan.runtime.vllm:
-            yield Finding(
-                id="environment.vllm_version",
-                message=f"the plan is for vLLM {plan.runtime.vllm}, installed is {found}",
-                fix=f"install vllm=={plan.runtime.vllm}",
-            )
+            wanted = plan.runtime.vllm
+            fix = f"pip install vllm=={wanted}"
+            yield finding("environment.vllm_version", fix=fix, wanted=wanted, found=found)
 
 
 def _devices(plan: LaunchPlan) -> Iterator[Finding]:
@@ -95,16 +89,9 @@ def _devices(plan: LaunchPlan) -> Iterator[Finding]:
     if available >= needed:
         return
     if available == 0:
-        message = "device=npu, but this machine has no NPU that this process may use"
+        yield finding("environment.no_npu", at="device")
     else:
-        message = f"the plan needs {needed} dies, this machine has {available}"
-    yield Finding(
-        id="environment.no_npu" if available == 0 else "environment.too_few_npus",
-        message=message,
-        at="device",
-        evidence="/dev/davinci*, ASCEND_RT_VISIBLE_DEVICES",
-        fix="device=emulated scale=tiny runs the same code on the CPU",
-    )
+        yield finding("environment.too_few_npus", at="device", needed=needed, available=available)
 
 
 def num_npus(devices: Path = Path("/dev")) -> int:
@@ -121,30 +108,22 @@ def checkpoint_findings(plan: LaunchPlan) -> Iterator[Finding]:
     folder = Path(plan.model.checkpoint)
     config = folder / "config.json"
     if not config.is_file():
-        lacks = "has no config.json" if folder.is_dir() else "does not exist"
-        yield Finding(
-            id="checkpoint.missing",
-            message=f"the checkpoint folder {folder} {lacks}",
-            at="checkpoint",
-            fix="checkpoint.path=<folder>, or site.weight_roots=[<folder of checkpoints>]; "
-            "scale=tiny needs no weights",
-        )
+        lacks = phrase("checkpoint.no_config" if folder.is_dir() else "checkpoint.no_folder")
+        yield finding("checkpoint.missing", at="checkpoint", folder=folder, lacks=lacks)
         return
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
         architectures = content.get("architectures") or []
     except (ValueError, AttributeError):
-        yield Finding(
-            id="checkpoint.unreadable", message=f"{config} is not a JSON object", at="checkpoint"
-        )
+        yield finding("checkpoint.unreadable", at="checkpoint", file=config)
         return
     if plan.model.architecture not in architectures:
-        yield Finding(
-            id="checkpoint.architecture",
-            message=f"{folder} holds {', '.join(map(str, architectures)) or 'no architecture'}, "
-            f"the recipe serves {plan.model.architecture}",
+        yield finding(
+            "checkpoint.architecture",
             at="checkpoint",
-            fix="point to the right folder, or choose the recipe of that model",
+            folder=folder,
+            found=[str(item) for item in architectures] or "-",
+            wanted=plan.model.architecture,
         )
         return
     yield from weight_findings(folder, content, _weights_wanted(plan, content))
@@ -173,12 +152,8 @@ def _port(plan: LaunchPlan) -> Iterator[Finding]:
         return
     others = range(port + 1, min(port + _PORTS_TO_TRY, 65536))
     free = next((other for other in others if is_free(host, other)), None)
-    yield Finding(
-        id="environment.port_in_use",
-        message=f"another program listens on {host}:{port}",
-        at="serving.port",
-        fix=f"serving.port={free if free is not None else '<a free port>'}",
-    )
+    fix = f"serving.port={free}" if free is not None else "serving.port=PORT"
+    yield finding("environment.port_in_use", at="serving.port", fix=fix, host=host, port=port)
 
 
 def is_free(host: str, port: int) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity, recipe_error
-from ascend_recipes.findings import finding
+from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
+from ascend_recipes.findings import finding, message_of, phrase, recipe_error
 from ascend_recipes.launch.arguments import DRAIN_SECONDS
 from ascend_recipes.launch.audit import audit_receipts, await_receipts
 from ascend_recipes.launch.decode import decode_failure, find_death_notice
@@ -266,9 +266,14 @@ class Session:
     def overdue(self, who: str, seconds: float) -> RecipeError:
         """The error of processes, named one after another, that took too long."""
         slow = next((item for item in self._running if item.spec.name in who), None)
-        stage = f" (stage {slow.watcher.stage})" if slow else ""
-        message = f"{who} was not ready after {seconds:.0f} s{stage}"
-        return _launch_error("launch.timeout", message, slow.spec.log if slow else self._folder.log)
+        return recipe_error(
+            "launch.timeout",
+            exit_code=ExitCode.LAUNCH,
+            who=who,
+            seconds=round(seconds),
+            stage=slow.watcher.stage if slow else "-",
+            log=slow.spec.log if slow else self._folder.log,
+        )
 
     def _request_stop(self, number: int, _frame: FrameType | None) -> None:
         self._requests += 1
@@ -290,26 +295,24 @@ class Session:
         ended.watcher.poll()
         log, status = ended.spec.log, ended.tree.returncode
         if self.receipts and (notice := find_death_notice(log)):
-            return _launch_error("launch.process_lost", f"vLLM ended: {notice}", log)
+            code = ExitCode.LAUNCH
+            return recipe_error("launch.process_died", exit_code=code, notice=notice, log=log)
         if self.receipts:
-            return _launch_error("launch.ended", f"vLLM ended with status {status}", log)
-        finding = decode_failure(log, status)
+            return recipe_error("launch.ended", exit_code=ExitCode.LAUNCH, status=status, log=log)
+        item = decode_failure(log, status)
         if len(self._running) > 1 or ended.spec.name != SOLE_PROCESS:
-            who = f"{ended.spec.name} ended with status {status}"
-            finding = replace(
-                finding, message=f"{who}, and everything else was ended: {finding.message}"
-            )
-        return RecipeError((finding,), ExitCode.LAUNCH)
+            name, cause = ended.spec.name, message_of(item)
+            told = phrase("launch.all_ended", name=name, status=status, cause=cause)
+            item = replace(item, message=told.en, message_zh=told.zh)
+        return RecipeError((item,), ExitCode.LAUNCH)
 
     def _loss(self, receipt: Receipt) -> RecipeError:
-        who = "the engine core" if receipt.rank is None else f"the worker of rank {receipt.rank}"
-        message = f"{who} (process {receipt.pid}) ended without being asked; vLLM was stopped"
-        return _launch_error("launch.process_lost", message, self._folder.log)
+        rank, code, log = receipt.rank, ExitCode.LAUNCH, self._folder.log
+        who = phrase("receipt.core") if rank is None else phrase("receipt.worker", rank=rank)
+        return recipe_error(
+            "launch.process_lost", exit_code=code, who=who, pid=receipt.pid, log=log
+        )
 
 
 def _matters(receipt: Receipt) -> bool:
     return receipt.phase in ("core", "worker")
-
-
-def _launch_error(id: str, message: str, log: Path) -> RecipeError:
-    return recipe_error(id, message, fix=f"the log is in {log}", exit_code=ExitCode.LAUNCH)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from ascend_recipes.errors import Finding, RecipeError
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, message_of, phrase
 from ascend_recipes.memory.headers import StoredTensor, read_tensors
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.modelslim import (
@@ -100,8 +100,7 @@ def weight_findings(
         )
     stored, problems = _read_headers([present[name] for name in sorted(files & present.keys())])
     if problems:
-        text = "; ".join(problems)
-        yield finding("checkpoint.broken_files", at=_AT, count=len(problems), problems=text)
+        yield finding("checkpoint.broken_files", at=_AT, count=len(problems), problems=problems)
     if missing or problems:
         return
     tensors = {name: item for headers in stored.values() for name, item in headers.items()}
@@ -133,17 +132,17 @@ def _method(config: Mapping[str, Json], wanted: WeightsWanted) -> Iterator[Findi
         at="checkpoint.variant",
         found=str(found or "none"),
         format=wanted.format,
-        method=wanted.method or "no method",
+        method=wanted.method or phrase("checkpoint.no_method"),
     )
 
 
-def _read_headers(paths: list[Path]) -> tuple[dict[str, dict[str, StoredTensor]], list[str]]:
+def _read_headers(paths: list[Path]) -> tuple[dict[str, dict[str, StoredTensor]], list[Phrase]]:
     stored, problems = {}, []
     for path in paths:
         try:
             stored[path.name] = read_tensors(path)
         except RecipeError as error:
-            problems.append(error.findings[0].message)
+            problems.append(message_of(error.findings[0]))
     return stored, problems
 
 

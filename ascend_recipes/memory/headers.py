@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ascend_recipes.errors import RecipeError, recipe_error
+from ascend_recipes.errors import RecipeError
+from ascend_recipes.findings import phrase, recipe_error
 
 PARSED_HEADER_BYTES = 2**20
 """Headers of all files together are parsed up to this size: larger ones would cost the planner its
@@ -87,7 +88,7 @@ def _header_bytes(path: Path) -> int:
         start = file.read(8)
     length = int(struct.unpack("<Q", start)[0]) if len(start) == 8 else -1
     if not 0 < length <= path.stat().st_size - 8:
-        raise _broken(path, "its header is longer than the file")
+        raise _broken(path, "checkpoint.header_too_long")
     return length
 
 
@@ -111,16 +112,12 @@ def _stored(path: Path, length: int) -> dict[str, StoredTensor]:
             for name, entry in header.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-        raise _broken(path, "its header is not what the format says") from error
+        raise _broken(path, "checkpoint.header_unreadable") from error
     if sum(item.size for item in stored.values()) != path.stat().st_size - 8 - length:
-        raise _broken(path, "the file is cut short")
+        raise _broken(path, "checkpoint.cut_short")
     return stored
 
 
 def _broken(path: Path, why: str) -> RecipeError:
-    return recipe_error(
-        "checkpoint.broken",
-        f"{path.name} is no complete safetensors file: {why}",
-        at="checkpoint.path",
-        fix="copy the checkpoint again",
-    )
+    reason = phrase(why)
+    return recipe_error("checkpoint.broken", at="checkpoint.path", file=path.name, reason=reason)

@@ -10,7 +10,7 @@ from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from vllm.model_executor.layers.quantization import QuantizationConfig
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.ops import operations
 from ascend_recipes.quantization.modelslim import ModelSlimConfig, check_symmetric
 from ascend_recipes.schema.modelslim import INT4_DYNAMIC, INT8_DYNAMIC
@@ -42,12 +42,7 @@ class RoutedExperts(nn.Module):
         super().__init__()
         parallel = get_current_vllm_config().parallel_config
         if parallel.data_parallel_size > 1:
-            raise recipe_error(
-                "experts.data_parallel",
-                "the native runtime does not exchange tokens between data-parallel ranks yet",
-                at="parallel.dp",
-                fix="parallel.dp=1",
-            )
+            raise recipe_error("experts.data_parallel", at="parallel.dp", fix="parallel.dp=1")
         ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
         by_expert = parallel.enable_expert_parallel and ranks > 1
         local = num_experts // ranks if by_expert else num_experts

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.schema.operation import Binding, OperationContract
 
 Function = Callable[..., Any]
@@ -46,10 +46,9 @@ class OperationTable:
             raise AttributeError(name)
         raise recipe_error(
             "operation.unbound",
-            f"operation '{name}' is called but the plan binds "
-            f"{', '.join(sorted(self._functions)) or 'nothing'}",
             at=f"operations.{name}",
-            fix="list the operation in the hook or backend row that calls it",
+            name=name,
+            bound=sorted(self._functions) or "-",
         )
 
     def bound(self) -> dict[str, str]:
@@ -99,9 +98,10 @@ def _load_binding(name: str, key: str, contract: OperationContract) -> Function:
     if key not in rows:
         raise recipe_error(
             "operation.unknown_binding",
-            f"operation '{name}' has no binding '{key}'; its contract lists "
-            f"{', '.join(sorted(rows))}",
             at=f"operations.{name}",
+            name=name,
+            key=key,
+            options=sorted(rows),
         )
     return load_function(rows[key].implementation)
 

@@ -17,6 +17,7 @@ from pathlib import PurePath
 from typing import Any
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
+from ascend_recipes.findings import finding
 from ascend_recipes.patching.compatibility import Function
 from ascend_recipes.patching.sources import installed_sources
 from ascend_recipes.patching.tree import SourceTree, Symbol
@@ -77,7 +78,9 @@ def apply_rows(
     chosen = {key: row for key, row in sorted(rows.items()) if not roles.isdisjoint(row.phases)}
     trees = _installed_trees(chosen)
     findings = [item for item in check_rows(chosen, trees) if item.severity is Severity.ERROR]
-    broken = {item.at for item in findings if item.id in ("patch.target_missing",)}
+    broken = {
+        item.at for item in findings if item.id in ("patch.target_missing", "patch.alias_missing")
+    }
     changes = []
     for key, row in chosen.items():
         if f"patches.{key}" not in broken and row.package in trees:
@@ -111,9 +114,8 @@ def _installed_trees(rows: Mapping[str, PatchRow]) -> dict[str, SourceTree]:
 def _collect(key: str, row: PatchRow, tree: SourceTree) -> tuple[list[Finding], _Change | None]:
     early = [name for name in row.before if name in sys.modules]
     if early:
-        message = f"{', '.join(early)} was imported before {row.target} could be changed"
-        fix = "apply the plan before vLLM's modules are imported"
-        return [_finding(key, "patch.imported_early", message, fix=fix)], None
+        at = f"patches.{key}"
+        return [finding("patch.imported_early", at=at, modules=early, target=row.target)], None
     module_name, _, qualname = row.target.partition(":")
     *path, name = qualname.split(".")
     try:
@@ -122,29 +124,31 @@ def _collect(key: str, row: PatchRow, tree: SourceTree) -> tuple[list[Finding], 
             owner = vars(owner)[part]
         raw = inspect.getattr_static(owner, name)
     except (ImportError, KeyError, AttributeError) as error:
-        message = f"{row.target} is in the source but not in this process: {error!r}"
-        return [_finding(key, "patch.target_absent", message)], None
+        at, said = f"patches.{key}", repr(error)
+        return [finding("patch.target_absent", at=at, target=row.target, said=said)], None
     change = _Change(key, row, owner, name, raw)
     return list(_process_findings(change, tree)), change
 
 
 def _process_findings(change: _Change, tree: SourceTree) -> Iterator[Finding]:
-    row, raw = change.row, _plain(change.raw)
+    row, raw, at = change.row, _plain(change.raw), f"patches.{change.key}"
     if change.mark in _active:
-        message = f"{row.target} was already changed in this process by {_active[change.mark]}"
-        yield _finding(change.key, "patch.applied_twice", message, fix="apply a plan once")
+        yield finding("patch.applied_twice", at=at, target=row.target, by=_active[change.mark])
         return
     symbol = tree.find(row.target)
     assert symbol is not None, row.target
     if symbol.kind in ("function", "class") and not _is_original(raw, symbol):
-        message = f"{row.target} is {_described(raw)} here, not what {row.package} defines there"
-        fix = "find out who else changes it; two changes of one name do not compose"
-        yield _finding(change.key, "patch.applied_twice", message, fix=fix)
+        yield finding(
+            "patch.changed_by_others",
+            at=at,
+            target=row.target,
+            found=_described(raw),
+            package=row.package,
+        )
         return
     if row.action is PatchAction.ADD_ENTRY:
         if row.entry is not None and row.entry in raw:
-            message = f"{row.target} has an entry {row.entry!r} already"
-            yield _finding(change.key, "patch.applied_twice", message)
+            yield finding("patch.entry_exists", at=at, target=row.target, entry=row.entry)
         return
     if symbol.home == row.target and not isinstance(raw, _PLAIN):
         yield from _stale_aliases(change, raw)
@@ -158,13 +162,9 @@ def _stale_aliases(change: _Change, raw: object) -> Iterator[Finding]:
         children: list[type] = type.__subclasses__(raw)
         stale += [f"{_qualified(child)} (subclass)" for child in children]
     if stale:
-        yield _finding(
-            change.key,
-            "patch.stale_alias",
-            f"{change.row.target} is also bound to {', '.join(sorted(set(stale)))}, which would "
-            "keep the original",
-            fix="apply earlier, name the module in `before`, or list the name in `aliases`",
-        )
+        names = sorted(set(stale))
+        at = f"patches.{change.key}"
+        yield finding("patch.stale_alias", at=at, target=change.row.target, names=names)
 
 
 def _names_bound_to(wanted: object) -> Iterator[str]:
@@ -295,7 +295,7 @@ def _is_original(raw: Any, symbol: Symbol) -> bool:
 
 def _described(value: Any) -> str:
     if isinstance(value, types.FunctionType):
-        return f"{_qualified(value)} from {value.__code__.co_filename}"
+        return f"{_qualified(value)} ({value.__code__.co_filename})"
     return _qualified(value)
 
 
@@ -303,7 +303,3 @@ def _qualified(value: Any) -> str:
     """Name as `module:qualname`; decorated functions of any type carry both."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     return f"{module}:{name}" if module and name else repr(value)[:80]
-
-
-def _finding(key: str, id: str, message: str, *, fix: str = "") -> Finding:
-    return Finding(id=id, message=message, at=f"patches.{key}", fix=fix)

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ascend_recipes.errors import Finding, Severity, Source
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.patching.compatibility import mismatch
 from ascend_recipes.patching.facts import (
     Change,
@@ -134,8 +136,15 @@ class _Check:
                 )
             )
             if self._lost(item.bases[0]):
-                message = f"{item.ours} derives from {item.bases[0]}, which {self._there} lacks"
-                self._finding("upgrade.base_missing", item.ours, message)
+                self.report.findings.append(
+                    finding(
+                        "upgrade.base_missing",
+                        at=item.ours,
+                        ours=item.ours,
+                        target=item.bases[0],
+                        there=self._there,
+                    )
+                )
                 continue
             for method in overridden:
                 self.report.findings += self._override_findings(item, method)
@@ -145,9 +154,16 @@ class _Check:
             self._line("import", item.where, item.target)
             module = item.target.partition(":")[0]
             if self._lost(item.target) and not self._is_module(item.target):
-                message = f"{item.where} imports {item.target}, which {self._there} lacks"
-                fix = f"look for its new place; {module} may have been split"
-                self._finding("upgrade.import_missing", item.where, message, fix=fix)
+                self.report.findings.append(
+                    finding(
+                        "upgrade.import_missing",
+                        at=item.where,
+                        where=item.where,
+                        target=item.target,
+                        there=self._there,
+                        module=module,
+                    )
+                )
 
     def _is_module(self, target: str) -> bool:
         tree = self.now.tree if isinstance(self.now, LiveDefinitions) else None
@@ -156,66 +172,45 @@ class _Check:
     def _hook_findings(self, hook: HookUse, change: Change) -> Iterator[Finding]:
         where = self.registry.hooks.source(hook.key, "target")
         if self._lost(hook.target):
-            yield Finding(
-                id="upgrade.hook_missing",
-                message=f"hook {hook.key} needs {hook.target}, which {self._there} lacks",
+            yield finding(
+                "upgrade.hook_missing",
                 at=f"hooks.{hook.key}",
                 source=where,
-                fix="vLLM renamed or removed it: find the new name, read it, change the row",
+                key=hook.key,
+                target=hook.target,
+                there=self._there,
             )
         elif change is Change.SIGNATURE and hook.row.kind == "kernel":
-            yield Finding(
-                id="upgrade.kernel_signature",
-                message=f"kernel {hook.target} takes other parameters in {self._there}: "
-                f"{self._parameters(hook.target)}",
+            yield finding(
+                "upgrade.kernel_signature",
                 at=f"hooks.{hook.key}",
                 source=where,
-                fix=f"change {hook.row.implementation} with it",
+                target=hook.target,
+                there=self._there,
+                parameters=self._parameters(hook.target),
+                implementation=hook.row.implementation,
             )
 
     def _override_findings(self, item: Extension, method: Override) -> Iterator[Finding]:
         where = f"{item.ours}.{method.name}"
         source = Source(origin=item.ours.partition(":")[0].replace(".", "/") + ".py")
+        told: dict[str, Any] = {"at": where, "source": source, "where": where}
+        told |= {"target": method.target, "there": self._there}
         if self._lost(method.target):
-            yield Finding(
-                id="upgrade.method_missing",
-                message=f"{where} overrides {method.target}, which {self._there} lacks: ours "
-                "would never be called",
-                at=where,
-                source=source,
-                fix="find what vLLM calls instead",
-            )
+            yield finding("upgrade.method_missing", **told)
             return
         theirs = function_of(self._parameters(method.target))
         if theirs is not None and (reason := mismatch(method.node, theirs)):
-            yield Finding(
-                id="upgrade.override_mismatch",
-                message=f"{where} cannot stand for {method.target} of {self._there}: {reason}",
-                at=where,
-                source=source,
-                fix=f"take {self._parameters(method.target)}",
-                severity=self._mismatch_severity(method),
-            )
+            parameters, severity = self._parameters(method.target), self._mismatch_severity(method)
+            told |= {"severity": severity, "reason": reason, "parameters": parameters}
+            yield finding("upgrade.override_mismatch", **told)
         elif self._change(method.target) is Change.MOVED:
-            home = (self.now.facts(method.target) or DefinitionFacts(kind="external")).home
-            yield Finding(
-                id="upgrade.method_moved",
-                message=f"{where} overrides {method.target}, which {self._there} takes from "
-                f"{home or 'another base'}",
-                at=where,
-                source=source,
-                fix="look whether vLLM still calls it, and what the nearer class does instead",
-                severity=Severity.WARNING,
-            )
+            facts = self.now.facts(method.target) or DefinitionFacts(kind="external")
+            home: str | Phrase | None = facts.home
+            home = home or phrase("upgrade.another_base")
+            yield finding("upgrade.method_moved", home=home, **told)
         elif not method.calls_super and self._change(method.target) is Change.BODY:
-            yield Finding(
-                id="upgrade.replaced_body",
-                message=f"{where} replaces {method.target}, whose body {self._there} changed",
-                at=where,
-                source=source,
-                fix="read the difference; ours may need the same change",
-                severity=Severity.WARNING,
-            )
+            yield finding("upgrade.replaced_body", **told)
 
     def _mismatch_severity(self, method: Override) -> Severity:
         """A mismatch that the pinned version has too was judged when it was written."""
@@ -251,6 +246,3 @@ class _Check:
     def _parameters(self, target: str) -> str:
         facts = self.now.facts(target)
         return facts.parameters if facts else ""
-
-    def _finding(self, id: str, at: str, message: str, *, fix: str = "") -> None:
-        self.report.findings.append(Finding(id=id, message=message, at=at, fix=fix))

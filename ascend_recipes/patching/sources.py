@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from ascend_recipes.errors import ExitCode, RecipeError, recipe_error
+from ascend_recipes.errors import ExitCode, RecipeError
+from ascend_recipes.findings import recipe_error
 
 UNKNOWN_VERSION = "unknown"
 _VERSION_LINE = re.compile(r"^Version: *(\S+)", re.MULTILINE)
@@ -137,12 +138,8 @@ def _git_sources(repository: Path, revision: str, package: str) -> Sources:
 
 
 def _no_sources(place: str, package: str) -> RecipeError:
-    return recipe_error(
-        "patches.no_sources",
-        f"{place} holds no package {package!r}",
-        fix=f"name the folder that contains {package}/, or REPOSITORY@REVISION",
-        exit_code=ExitCode.ENVIRONMENT,
-    )
+    exit_code = ExitCode.ENVIRONMENT
+    return recipe_error("patches.no_sources", exit_code=exit_code, place=place, package=package)
 
 
 def _git(repository: Path, *words: str) -> str:
@@ -152,8 +149,10 @@ def _git(repository: Path, *words: str) -> str:
     if done.returncode != 0:
         raise recipe_error(
             "patches.git",
-            f"git {words[0]} failed in {repository}: {done.stderr.strip()}",
             exit_code=ExitCode.ENVIRONMENT,
+            command=words[0],
+            repository=repository,
+            said=done.stderr.strip(),
         )
     return done.stdout
 

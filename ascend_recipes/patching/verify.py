@@ -8,6 +8,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.findings import finding, phrase
 from ascend_recipes.patching.compatibility import mismatch
 from ascend_recipes.patching.sources import installed_sources
 from ascend_recipes.patching.tree import SourceTree, Symbol
@@ -27,7 +28,7 @@ def check_rows(rows: Mapping[str, PatchRow], trees: Mapping[str, SourceTree]) ->
     for key, row in rows.items():
         tree = trees.get(row.package)
         if tree is None:
-            findings.append(_finding(key, "patch.no_package", f"{row.package} is not installed"))
+            findings.append(finding("patch.no_package", at=_at(key), package=row.package))
         else:
             findings += check_row(key, row, tree)
     return findings
@@ -44,8 +45,13 @@ def check_row(key: str, row: PatchRow, tree: SourceTree) -> Iterator[Finding]:
     yield from _implementation(key, row, symbol)
     for alias in row.aliases:
         if tree.find(alias) is None:
-            message = f"alias {alias} of {row.target} does not exist in {tree.version}"
-            yield _finding(key, "patch.target_missing", message)
+            yield finding(
+                "patch.alias_missing",
+                at=_at(key),
+                alias=alias,
+                target=row.target,
+                version=tree.version,
+            )
 
 
 def fingerprint_of(symbol: Symbol) -> Fingerprint:
@@ -61,10 +67,8 @@ def parsed_version(text: str) -> Version | None:
         return None
 
 
-def _finding(
-    key: str, id: str, message: str, *, fix: str = "", severity: Severity = Severity.ERROR
-) -> Finding:
-    return Finding(id=id, message=message, at=f"patches.{key}", fix=fix, severity=severity)
+def _at(key: str) -> str:
+    return f"patches.{key}"
 
 
 def _conflicts(rows: Mapping[str, PatchRow]) -> Iterator[Finding]:
@@ -74,12 +78,13 @@ def _conflicts(rows: Mapping[str, PatchRow]) -> Iterator[Finding]:
             one, other = rows[first].target, rows[second].target
             same_entry = rows[first].entry == rows[second].entry
             if (one == other and same_entry) or _contains(one, other) or _contains(other, one):
-                yield _finding(
-                    second,
+                yield finding(
                     "patch.conflict",
-                    f"{first} changes {one} and {second} changes {other}: the second to be "
-                    "applied would undo or miss the first",
-                    fix="merge the rows, or let no plan need both",
+                    at=_at(second),
+                    first=first,
+                    one=one,
+                    second=second,
+                    other=other,
                 )
 
 
@@ -92,49 +97,81 @@ def _version_findings(key: str, row: PatchRow, tree: SourceTree) -> Iterator[Fin
     if version is None:
         return
     if not SpecifierSet(row.versions).contains(version, prereleases=True):
-        message = f"{row.package} {version} is outside {row.versions}"
-        fix = f"verify {row.target} there, then widen versions and add a fingerprint"
-        yield _finding(key, "patch.version_out_of_range", message, fix=fix)
+        yield finding(
+            "patch.version_out_of_range",
+            at=_at(key),
+            package=row.package,
+            version=version,
+            versions=row.versions,
+            target=row.target,
+        )
     limit, symbol = row.remove_when.version_at_least, row.remove_when.symbol_exists
+    reason = None
     if limit is not None and version >= Version(limit):
-        message = f"{row.package} {version} needs the patch no longer (from {limit} on)"
-        yield _finding(key, "patch.expired", message, fix=f"delete registry/patches/{key}.yaml")
+        reason = phrase("patch.from_version", limit=limit)
     elif symbol is not None and tree.find(symbol) is not None:
-        message = f"{symbol} exists in {row.package} {version}, so the patch is needed no longer"
-        yield _finding(key, "patch.expired", message, fix=f"delete registry/patches/{key}.yaml")
+        reason = phrase("patch.symbol_exists", symbol=symbol)
+    if reason is not None:
+        yield finding(
+            "patch.expired",
+            at=_at(key),
+            key=key,
+            package=row.package,
+            version=version,
+            reason=reason,
+        )
 
 
 def _missing(key: str, row: PatchRow, tree: SourceTree) -> Finding:
     name = row.target.partition(":")[2].rpartition(".")[2]
     elsewhere = tree.find_elsewhere(row.target)
     close = difflib.get_close_matches(name, tree.names_in(row.target), n=1, cutoff=0.5)
-    fix = ""
+    where = phrase("patch.nowhere")
     if elsewhere:
-        fix = f"defined in {', '.join(elsewhere)}: move the target there after reading it"
+        where = phrase("patch.defined_in", places=elsewhere)
     elif close:
-        fix = f"renamed to {close[0]!r}? change the target after reading it"
-    message = f"{row.target} does not exist in {row.package} {tree.version}"
-    return _finding(key, "patch.target_missing", message, fix=fix)
+        where = phrase("patch.renamed_to", name=close[0])
+    return finding(
+        "patch.target_missing",
+        at=_at(key),
+        target=row.target,
+        package=row.package,
+        version=tree.version,
+        where=where,
+    )
 
 
 def _drift(key: str, row: PatchRow, version: str, symbol: Symbol) -> Iterator[Finding]:
     verified = row.fingerprints.get(version)
     seen = fingerprint_of(symbol)
-    place = f"{row.target} in {row.package} {version} ({symbol.path}:{symbol.line})"
+    place = f"{row.target} ({row.package} {version}, {symbol.path}:{symbol.line})"
     wanted = f'"{version}": {{signature: "{seen.signature}", body: "{seen.body}"}}'
     if verified is None:
-        message = f"nobody has verified {place}"
-        fix = f"read it, run {row.test}, then add fingerprints: {{{wanted}}}"
-        yield _finding(key, "patch.unverified_version", message, fix=fix)
+        test = row.test
+        yield finding(
+            "patch.unverified_version", at=_at(key), place=place, test=test, wanted=wanted
+        )
     elif seen.signature != verified.signature:
-        message = f"signature of {place} is not the verified one; it is now {symbol.signature}"
-        fix = f"adapt {row.implementation}, then set {wanted}"
-        yield _finding(key, "patch.signature_changed", message, fix=fix)
+        yield finding(
+            "patch.signature_changed",
+            at=_at(key),
+            place=place,
+            signature=symbol.signature,
+            implementation=row.implementation or "-",
+            wanted=wanted,
+        )
     elif seen.body != verified.body:
         severity = Severity.ERROR if row.action in _NEEDS_BODY else Severity.INFO
-        message = f"body of {place} is {seen.body}, verified was {verified.body}"
-        fix = f"compare it with {row.implementation}, then set {wanted}"
-        yield _finding(key, "patch.body_changed", message, fix=fix, severity=severity)
+        yield finding(
+            "patch.body_changed",
+            at=_at(key),
+            severity=severity,
+            place=place,
+            seen=seen.body,
+            verified=verified.body,
+            implementation=row.implementation or "-",
+            wanted=wanted,
+        )
 
 
 def _implementation(key: str, row: PatchRow, symbol: Symbol) -> Iterator[Finding]:
@@ -143,12 +180,17 @@ def _implementation(key: str, row: PatchRow, symbol: Symbol) -> Iterator[Finding
     sources = installed_sources(row.implementation.partition(".")[0].partition(":")[0])
     ours = SourceTree(sources).find(row.implementation) if sources else None
     if ours is None:
-        message = f"{row.implementation} does not exist"
-        yield _finding(key, "patch.implementation_missing", message)
+        implementation = row.implementation
+        yield finding("patch.implementation_missing", at=_at(key), implementation=implementation)
         return
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     if isinstance(ours.node, functions) and isinstance(symbol.node, functions):
         skip = 1 if row.action is PatchAction.WRAP else 0
         if reason := mismatch(ours.node, symbol.node, skip=skip):
-            message = f"{row.implementation} cannot stand for {row.target}: {reason}"
-            yield _finding(key, "patch.implementation_mismatch", message)
+            yield finding(
+                "patch.implementation_mismatch",
+                at=_at(key),
+                implementation=row.implementation,
+                target=row.target,
+                reason=reason,
+            )

@@ -12,7 +12,7 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ascend_recipes.apply import current_plan, kernel_overrides
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.platform.selection import attention_backend
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.torchvision_schemas import define_missing_schemas
@@ -85,12 +85,8 @@ class AscendPlatform(Platform):
         if parallel.worker_cls == "auto":
             parallel.worker_cls = "ascend_recipes.worker.worker.AscendWorker"
         if vllm_config.use_v2_model_runner:
-            raise recipe_error(
-                "engine.runner_v2",
-                "the native runtime runs vLLM's V1 model runner",
-                at="env.VLLM_USE_V2_MODEL_RUNNER",
-                fix="set VLLM_USE_V2_MODEL_RUNNER=0",
-            )
+            at = "env.VLLM_USE_V2_MODEL_RUNNER"
+            raise recipe_error("engine.runner_v2", at=at, fix=f"{at}=0")
         # It compiles vLLM's Triton kernels ahead, none of which is launched here.
         vllm_config.kernel_config.enable_jit_warmup = False
         _decide_async_scheduling(vllm_config)
@@ -156,7 +152,7 @@ class AscendPlatform(Platform):
         legal = load_registry().hardware[plan.hardware].dtypes
         if name not in legal and f"dtype.{name}" not in plan.relaxed:
             raise recipe_error(
-                "hardware.dtype", f"{plan.hardware} computes in {', '.join(legal)}, not in {name}"
+                "engine.dtype", at="model.dtype", hardware=plan.hardware, legal=legal, dtype=name
             )
 
     @classmethod

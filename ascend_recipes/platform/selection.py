@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import LaunchPlan
 from ascend_recipes.schema.rows import BackendRow
@@ -45,14 +45,9 @@ def _selectable_backends(plan: LaunchPlan) -> dict[str, BackendRow]:
 
 def _no_backend(candidates: dict[str, BackendRow], layer: dict[str, object]) -> Exception:
     fields = sorted({name for row in candidates.values() for name in row.selector})
-    asked = ", ".join(f"{name}={layer[name]}" for name in fields)
+    asked = [f"{name}={layer[name]}" for name in fields]
     legal = "; ".join(
         f"{key}: " + ", ".join(f"{name}={value}" for name, value in row.selector.items())
         for key, row in candidates.items()
     )
-    return recipe_error(
-        "attention.no_backend",
-        f"the plan has no attention backend for a layer with {asked or 'no known property'}; "
-        f"legal are {legal or 'none'}",
-        at="attention",
-    )
+    return recipe_error("engine.no_backend", at="attention", asked=asked or "-", legal=legal or "-")

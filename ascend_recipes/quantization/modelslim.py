@@ -16,7 +16,8 @@ from vllm.model_executor.layers.linear import (
 from vllm.model_executor.layers.quantization import QuantizationConfig
 from vllm.model_executor.utils import set_weight_attrs
 
-from ascend_recipes.errors import RecipeError, recipe_error
+from ascend_recipes.errors import RecipeError
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.ops import operations
 from ascend_recipes.schema.modelslim import (
     DESCRIPTION_FILE,
@@ -87,15 +88,18 @@ class ModelSlimConfig(QuantizationConfig):
         if missing := [part for part, scheme in schemes.items() if scheme is None]:
             raise recipe_error(
                 "checkpoint.description_incomplete",
-                f"{DESCRIPTION_FILE} says nothing about {', '.join(missing)}",
                 at="checkpoint.path",
+                file=DESCRIPTION_FILE,
+                missing=missing,
             )
         found = set(schemes.values())
         if len(found) > 1:
             raise recipe_error(
                 "checkpoint.description_mixed",
-                f"{DESCRIPTION_FILE} stores the parts of {name} differently: {schemes}",
                 at="checkpoint.path",
+                file=DESCRIPTION_FILE,
+                name=name,
+                schemes=[f"{part}: {scheme}" for part, scheme in schemes.items()],
             )
         scheme = str(found.pop())
         if scheme not in NATIVE_SCHEMES:
@@ -152,8 +156,10 @@ class Int8DynamicLinear(LinearMethodBase):
 def _not_implemented(name: str, scheme: str, known: Sequence[str]) -> RecipeError:
     return recipe_error(
         "checkpoint.scheme_not_implemented",
-        f"{name} is stored as {scheme}; the native runtime reads {', '.join(known)} there",
         at="checkpoint.variant",
+        name=name,
+        scheme=scheme,
+        known=known,
     )
 
 
@@ -164,11 +170,7 @@ def check_symmetric(offset: torch.Tensor) -> None:
         RecipeError: an offset that is not zero.
     """
     if bool(offset.count_nonzero()):
-        raise recipe_error(
-            "checkpoint.weight_offset",
-            "the checkpoint has int8 weights with zero points, which the operators do not take",
-            at="checkpoint.path",
-        )
+        raise recipe_error("checkpoint.weight_offset", at="checkpoint.path")
 
 
 def _parameter(rows: int, columns: int, dtype: torch.dtype) -> nn.Parameter:

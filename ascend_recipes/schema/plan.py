@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from ascend_recipes.errors import RecipeError, recipe_error
+from ascend_recipes.errors import RecipeError
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Count, Json, Name, Spec
 
@@ -224,15 +225,15 @@ def load_plan(path: Path) -> LaunchPlan:
     try:
         plan = LaunchPlan.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise recipe_error("plan.unreadable", f"{path}: {error.strerror}") from None
+        raise recipe_error("plan.unreadable", path=path, reason=error.strerror) from None
     except (ValidationError, UnicodeDecodeError) as error:
         raise _not_a_plan(path, error) from None
     if plan.digest != (actual := plan_digest(plan)):
         raise recipe_error(
             "plan.digest",
-            f"{display_path(path)} says digest {plan.digest} but its content has {actual}; "
-            "a plan is not edited by hand",
-            fix="change the recipe or pass overrides, then let ascend-run write the plan again",
+            path=display_path(path),
+            written=plan.digest,
+            actual=actual,
         )
     return plan
 
@@ -242,4 +243,4 @@ def _not_a_plan(path: Path, error: ValidationError | UnicodeDecodeError) -> Reci
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         detail = f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}"
-    return recipe_error("plan.invalid", f"{display_path(path)} is not a launch plan: {detail}")
+    return recipe_error("plan.invalid", path=display_path(path), said=detail)

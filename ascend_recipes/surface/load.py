@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from ascend_recipes.errors import ExitCode, Finding, recipe_error
+from ascend_recipes.errors import ExitCode, Finding
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.surface import ArchitectureRow, FlagRow, KeyRow, ResetRow, VariableRow
@@ -103,12 +104,9 @@ def load_surface(version: str) -> Surface:
         return Surface(version, pairs[version], version)
     if version in tables.releases()["vllm"]:
         return Surface(version, version, None)
-    known = ", ".join([*pairs, *tables.releases()["vllm"]])
-    raise recipe_error(
-        "runtime.unknown_version",
-        f"nothing is recorded of version {version}; recorded are {known}",
-        exit_code=ExitCode.USAGE,
-    )
+    known = [*pairs, *tables.releases()["vllm"]]
+    exit_code = ExitCode.USAGE
+    raise recipe_error("version.unrecorded", exit_code=exit_code, version=version, options=known)
 
 
 def _finding(verdict: Verdict | None) -> Finding | None:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from ascend_recipes.errors import RecipeError, Source, recipe_error
-from ascend_recipes.findings import finding
+from ascend_recipes.errors import RecipeError, Source
+from ascend_recipes.findings import finding, recipe_error
 from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.surface import (
     ArchitectureRow,
@@ -121,7 +121,7 @@ def _text(name: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise recipe_error("file.unreadable", f"{path}: {error.strerror}") from None
+        raise recipe_error("file.unreadable", path=path, reason=error.strerror) from None
 
 
 @cache

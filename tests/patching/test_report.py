@@ -173,7 +173,7 @@ def test_names_that_the_evidence_lacks_are_listed():
 )
 def test_compatibility_of_parameters(theirs, ours, reason):
     found = mismatch(function_of(ours), function_of(theirs))
-    assert reason in found
+    assert reason in str(found or "")
     assert bool(reason) == bool(found)
 
 
@@ -219,7 +219,7 @@ TWICE = "import vllm.utils.math_utils as m; m.next_power_of_2 = m.cdiv"
         ("def next_power_of_2(n: int)", "def next_power_of_2(n: int, m=0)", "", "signature"),
         ("return 1 if n < 1", "return 2 if n < 1", "", "patch.body_changed"),
         ("", "", EARLY, "patch.stale_alias"),
-        ("", "", TWICE, "patch.applied_twice"),
+        ("", "", TWICE, "patch.changed_by_others"),
     ],
 )
 def test_five_failures_against_a_copy_of_vllm(tmp_path, old, new, before, finding):

@@ -35,7 +35,7 @@ def test_a_combination_outside_the_table_lists_the_legal_ones(plan):
     with pytest.raises(RecipeError) as caught:
         attention_backend(plan().plan, Wanted(576, use_mla=True, use_sparse=False))
     (finding,) = caught.value.findings
-    assert finding.id == "attention.no_backend"
+    assert finding.id == "engine.no_backend"
     assert "use_mla=True" in finding.message
     assert "fused_infer_attention: use_mla=False, use_sparse=False" in finding.message
 
@@ -45,7 +45,7 @@ def test_a_plan_without_attention_has_no_legal_combination(plan):
     states = tuple(layer for layer in made.layers if layer.kind == "linear_attention")
     with pytest.raises(RecipeError) as caught:
         attention_backend(made.model_copy(update={"layers": states}), Wanted(256, False, False))
-    assert "legal are none" in caught.value.findings[0].message
+    assert "legal are -" in caught.value.findings[0].message
 
 
 @pytest.mark.vllm

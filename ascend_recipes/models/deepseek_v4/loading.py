@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.moe.experts import RoutedExperts
 
 _TOP_NAMES = {
@@ -104,14 +104,14 @@ def _check_complete(unknown: list[str], missing: list[str]) -> None:
     if unknown:
         raise recipe_error(
             "checkpoint.unknown_tensors",
-            f"the checkpoint has {len(unknown)} tensor(s) that the model does not take: "
-            f"{', '.join(unknown[:_SHOWN])}",
             at="checkpoint.path",
+            count=len(unknown),
+            names=unknown[:_SHOWN],
         )
     if missing:
         raise recipe_error(
             "checkpoint.missing_tensors",
-            f"the checkpoint lacks {len(missing)} parameter(s) of the model: "
-            f"{', '.join(missing[:_SHOWN])}",
             at="checkpoint.path",
+            count=len(missing),
+            names=missing[:_SHOWN],
         )

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
-from ascend_recipes.errors import recipe_error
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.schema.base import Json
 from ascend_recipes.tiny_tokenizer import TOKEN_IDS
 from ascend_recipes.tiny_weights import SeededWeights, output_layer
@@ -83,12 +83,7 @@ def tiny_config(model: Mapping[str, Json], *, dtype: str) -> dict[str, Json]:
         RecipeError: a mixture of experts, which has no tiny form yet.
     """
     if "num_experts" in model:
-        raise recipe_error(
-            "scale.tiny_unsupported",
-            "models of this family with a mixture of experts have no tiny form",
-            at="scale",
-            fix="scale=real device=npu",
-        )
+        raise recipe_error("scale.tiny_experts", at="scale", fix="scale=real device=npu")
     text = {**model, **TINY_VALUES, "model_type": "qwen3_5_text", "dtype": dtype}
     interval = cast(int, model["full_attention_interval"])
     layers = cast(int, text["num_hidden_layers"])

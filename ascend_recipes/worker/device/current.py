@@ -7,7 +7,8 @@ from functools import cache
 
 import torch
 
-from ascend_recipes.errors import ExitCode, recipe_error
+from ascend_recipes.errors import ExitCode
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.schema.plan import Device
 from ascend_recipes.worker.device.emulated import EmulatedRuntime
 from ascend_recipes.worker.device.interface import DeviceRuntime
@@ -31,10 +32,9 @@ def runtime_for(device: Device) -> DeviceRuntime:
     except ImportError as error:
         raise recipe_error(
             "device.no_torch_npu",
-            f"device=npu needs torch_npu, which does not import: {error}",
             at="device",
-            fix="install torch_npu on the NPU host, or use device=emulated",
             exit_code=ExitCode.ENVIRONMENT,
+            error=error,
         ) from error
     return NpuRuntime(npu)
 
