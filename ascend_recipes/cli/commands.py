@@ -151,6 +151,7 @@ COMMANDS: dict[str, Runner] = {
     "completion": _deferred("inspecting:run_completion"),
     "diff": _deferred("inspecting:run_diff"),
     "doctor": _deferred("doctoring:run_doctor"),
+    "export": _deferred("exporting:run_export"),
     "explain": _deferred("inspecting:run_explain"),
     "fix": _deferred("fixing:run_fix"),
     "import": _deferred("importing:run_import"),

@@ -1,6 +1,6 @@
 """Who spreads requests over prefill and decode, and the process that does it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,15 +13,17 @@ from ascend_recipes.launch.members import LOG_FOLDER, Member, bound_host, find_e
 from ascend_recipes.launch.ports import connectors_of
 from ascend_recipes.launch.session import ProcessSpec
 from ascend_recipes.planning.ports import meeting_port
+from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
 
 ROUTER = "router"
 EXECUTABLE = "vllm-router"
-_MODULE = "ascend_recipes.launch.router.server"
+MODULE = "ascend_recipes.launch.router.server"
 _CALLS_BACK = "Layerwise"
 """Part of the names of connectors whose decode side calls back for the prompt."""
 _WILDCARDS = ("0.0.0.0", "::")
+_LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 
 RouterKind = Literal["vllm_router", "minimal"]
 
@@ -62,18 +64,27 @@ def plan_router(
         )
         for role in ("prefill", "decode")
     }
-    kind, because = _choose(recipe, members, outer)
+    installed = find_executable(EXECUTABLE, outer) is not None
+    kind, because = choose_router(recipe, members, names=outer, installed=installed)
+    layerwise = calls_back(members)
     return RouterPlan(
         kind=kind,
         because=because,
-        host=recipe.serving.host,
+        host=bound_by_router(recipe, addresses[0], layerwise=layerwise),
         port=recipe.serving.port,
         address=addresses[0],
         prefill=servers["prefill"],
         decode=servers["decode"],
-        layerwise=_calling_back(members) is not None,
+        layerwise=layerwise,
         metrics_port=meeting_port(recipe.site.port_base) + 1,
     )
+
+
+def bound_by_router(recipe: Recipe, address: str, *, layerwise: bool) -> str:
+    """What the router binds: its machine's address where other machines call it back."""
+    apart = len(set(recipe.site.node_addresses)) > 1 or not recipe.site.node_addresses
+    is_hidden = recipe.serving.host in _LOOPBACKS
+    return address if layerwise and apart and is_hidden else recipe.serving.host
 
 
 def router_findings(
@@ -96,18 +107,10 @@ def router_spec(
 ) -> ProcessSpec:
     """What a session starts; the minimal router reads its settings from the run folder."""
     if plan.kind == "minimal":
-        settings = {
-            "host": plan.host,
-            "port": plan.port,
-            "address": plan.address,
-            "prefill": plan.prefill,
-            "decode": plan.decode,
-            "layerwise": plan.layerwise,
-        }
-        folder.write_json("router.json", settings)
-        command: tuple[str, ...] = (python, "-m", _MODULE, str(folder.path / "router.json"))
+        folder.write_json("router.json", router_settings(plan))
+        command: tuple[str, ...] = (python, "-m", MODULE, str(folder.path / "router.json"))
     else:
-        command = (find_executable(EXECUTABLE, outer) or EXECUTABLE, *_arguments(plan))
+        command = (find_executable(EXECUTABLE, outer) or EXECUTABLE, *router_arguments(plan))
     return ProcessSpec(
         name=ROUTER,
         command=command,
@@ -118,20 +121,33 @@ def router_spec(
     )
 
 
-def _choose(
-    recipe: Recipe, members: Sequence[Member], outer: Mapping[str, str]
+def choose_router(
+    recipe: Recipe, members: Sequence[Member], *, names: Container[str], installed: bool
 ) -> tuple[RouterKind, str]:
+    """The router and the reason.
+
+    Args:
+        recipe: With prefill and decode apart.
+        members: Its processes.
+        names: Variables that the router's environment has.
+        installed: Whether `vllm-router` is there.
+    """
     if recipe.site.router != "auto":
         return recipe.site.router, "site.router"
     if connector := _calling_back(members):
         return "minimal", f"vllm-router does not answer the callbacks of {connector}"
     if _recomputes(recipe):
         return "minimal", "scheduler.recompute: vllm-router does not repeat requests given up"
-    if "VLLM_API_KEY" in outer:
+    if "VLLM_API_KEY" in names:
         return "minimal", "VLLM_API_KEY is passed on from clients, not written to a command line"
-    if find_executable(EXECUTABLE, outer) is None:
+    if not installed:
         return "minimal", "vllm-router is not installed"
     return "vllm_router", "vllm-router is installed"
+
+
+def calls_back(members: Sequence[Member]) -> bool:
+    """Whether decode servers ask the router for their prompts."""
+    return _calling_back(members) is not None
 
 
 def _calling_back(members: Sequence[Member]) -> str | None:
@@ -149,7 +165,20 @@ def _reachable(member: Member, addresses: Sequence[str]) -> str:
     return addresses[member.command.node] if host in _WILDCARDS else host
 
 
-def _arguments(plan: RouterPlan) -> Iterator[str]:
+def router_settings(plan: RouterPlan) -> dict[str, Json]:
+    """What the minimal router reads."""
+    return {
+        "host": plan.host,
+        "port": plan.port,
+        "address": plan.address,
+        "prefill": [list(server) for server in plan.prefill],
+        "decode": [list(server) for server in plan.decode],
+        "layerwise": plan.layerwise,
+    }
+
+
+def router_arguments(plan: RouterPlan) -> Iterator[str]:
+    """Words after `vllm-router`."""
     yield from ("--host", plan.host, "--port", str(plan.port), "--vllm-pd-disaggregation")
     yield from ("--prometheus-host", "127.0.0.1", "--prometheus-port", str(plan.metrics_port))
     for flag, servers in (("--prefill", plan.prefill), ("--decode", plan.decode)):

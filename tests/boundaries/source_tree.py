@@ -64,7 +64,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"commands", "lint", "logs"}),
     frozenset({"docs"}),
     frozenset({"launch"}),
-    frozenset({"doctor", "run"}),
+    frozenset({"doctor", "export", "run"}),
     frozenset({"cli", "pytest_plugin"}),
 )
 """The light side, lowest first: a module may import its own layer and those below."""

@@ -1,0 +1,1 @@
+"""Export: a deployment as files that start it without us."""
