@@ -50,8 +50,22 @@ def parts_belong_together(
     release = installed_release(resolved, installed)
     if release is None:
         return
+    yield from part_findings(release, installed, _named(resolved, release))
+    yield from pair_findings(installed)
+    yield from _no_triton_without_use(resolved, installed)
+
+
+def part_findings(
+    release: ReleaseFacts, installed: InstalledVersions, named: str
+) -> Iterator[Finding]:
+    """Parts that are not those of a release.
+
+    Args:
+        release: what belongs together.
+        installed: what is there.
+        named: the release, for people.
+    """
     found = installed.known
-    named = _named(resolved, release)
     for part in _EXACT:
         wanted = getattr(release, part)
         if wanted and part in found and not same_version(found[part], wanted):
@@ -60,8 +74,6 @@ def parts_belong_together(
         wanted = getattr(release, part)
         if wanted and in_range(found.get(part), wanted) is False:
             yield _mismatch(part, found[part], wanted, wanted, named)
-    yield from _torch_pair(installed)
-    yield from _no_second_triton(resolved, installed)
 
 
 def _mismatch(part: str, found: str, wanted: str, span: str, release: str) -> Finding:
@@ -78,8 +90,11 @@ def _mismatch(part: str, found: str, wanted: str, span: str, release: str) -> Fi
     )
 
 
-def _torch_pair(installed: InstalledVersions) -> Iterator[Finding]:
-    """torch_npu is compiled against one release of torch."""
+def pair_findings(installed: InstalledVersions) -> Iterator[Finding]:
+    """Packages that cannot stand beside each other, whatever runs.
+
+    torch_npu is compiled against one release of torch; two packages bring one module `triton`.
+    """
     torch, npu = parse_version(installed.torch), parse_version(installed.torch_npu)
     if torch is not None and npu is not None and torch.release != npu.release:
         yield finding(
@@ -89,10 +104,6 @@ def _torch_pair(installed: InstalledVersions) -> Iterator[Finding]:
             torch=str(installed.torch),
             torch_npu=str(installed.torch_npu),
         )
-
-
-def _no_second_triton(resolved: ResolvedRecipe, installed: InstalledVersions) -> Iterator[Finding]:
-    """One module `triton`: NPU kernels need triton-ascend's, and 310P none at all."""
     if installed.triton and installed.triton_ascend:
         yield finding(
             "env.two_tritons",
@@ -101,6 +112,12 @@ def _no_second_triton(resolved: ResolvedRecipe, installed: InstalledVersions) ->
             triton=installed.triton,
             triton_ascend=installed.triton_ascend,
         )
+
+
+def _no_triton_without_use(
+    resolved: ResolvedRecipe, installed: InstalledVersions
+) -> Iterator[Finding]:
+    """310P has no use for triton-ascend."""
     if installed.triton_ascend and "triton" not in resolved.hardware.capabilities:
         yield finding(
             "env.triton_unsupported",
@@ -194,10 +211,15 @@ def installed_release(
     """The row of the installed release; of the recipe's where nothing is said about it."""
     row = _stack(resolved)
     if resolved.recipe.runtime.kind != "native" and installed.vllm_ascend is not None:
-        version = parse_version(installed.vllm_ascend)
-        exact = row.release(installed.vllm_ascend)
-        return exact or (row.release(version.base_version) if version is not None else None)
+        return release_of(row, installed.vllm_ascend)
     return row.release(resolved.runtime_version) or _newest(row, resolved.runtime_version)
+
+
+def release_of(row: StackRow, version: str) -> ReleaseFacts | None:
+    """The row of an installed version; of what it is a build of where it has none itself."""
+    parsed = parse_version(version)
+    exact = row.release(version)
+    return exact or (row.release(parsed.base_version) if parsed is not None else None)
 
 
 def _newest(row: StackRow, runtime_version: str) -> ReleaseFacts | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import Finding
@@ -16,6 +16,7 @@ from ascend_recipes.versions import in_range, older, parse_version
 
 if TYPE_CHECKING:
     from ascend_recipes.machine import InstalledVersions
+    from ascend_recipes.schema.rows import HardwareRow
 
 _BUILT_FOR = {"A2": "a2", "A3": "a3", "A5": "a5", "_310P": "310p", "310P": "310p"}
 """How vllm-ascend's build note writes a generation (device/hardware.py:16)."""
@@ -35,7 +36,7 @@ _HOST_PORTS, _HOST_COUNT = 60000, 32
 def generations_agree(resolved: ResolvedRecipe, installed: InstalledVersions) -> Iterator[Finding]:
     """Chip, compiled part and image are of the recipe's generation."""
     hardware = resolved.recipe.hardware
-    chip = _generation_of_chip(resolved, installed.soc)
+    chip = generation_of_chip(resolved.registry.hardware, installed.soc)
     if chip not in ("", hardware):
         yield finding(
             "image.machine",
@@ -62,9 +63,9 @@ def generations_agree(resolved: ResolvedRecipe, installed: InstalledVersions) ->
             )
 
 
-def _generation_of_chip(resolved: ResolvedRecipe, soc: str | None) -> str:
+def generation_of_chip(rows: Mapping[str, HardwareRow], soc: str | None) -> str:
+    """Generation whose rows know the chip; empty where none does."""
     name = (soc or "").lower()
-    rows = resolved.registry.hardware
     exact = (key for key in rows if name and name in rows[key].soc_names)
     prefix = (
         key
