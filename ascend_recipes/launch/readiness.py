@@ -45,7 +45,7 @@ def check_deployment(deployment: Deployment) -> list[Finding]:
         RecipeError: findings about ports, packages, devices, weights, secrets. Exit code 4, or 3
             where the deployment itself is at fault.
     """
-    wrong = [*port_findings(_ranges(deployment)), *_router(deployment)]
+    wrong = [*port_findings(bound_ranges(deployment)), *_router(deployment)]
     missing = [
         *_addresses(deployment),
         *_packages(deployment),
@@ -61,7 +61,8 @@ def check_deployment(deployment: Deployment) -> list[Finding]:
     return [*wrong, *missing]
 
 
-def _ranges(deployment: Deployment) -> list[PortRange]:
+def bound_ranges(deployment: Deployment) -> list[PortRange]:
+    """Every port that the deployment binds, on all its machines."""
     site, router = deployment.recipe.site, deployment.router
     ranges = list(deployment_ranges(deployment.members, site.node_addresses))
     if deployment.nodes > 1:
@@ -144,12 +145,16 @@ def installed_versions(executable: str) -> Mapping[str, str | None] | None:
     return tree if isinstance(tree, dict) else None
 
 
-def _devices(deployment: Deployment) -> Iterator[Finding]:
+def dies_needed(deployment: Deployment) -> int:
+    """Dies that the processes of this machine take together."""
     needed = sum(local_ranks(item)[1] * width_of(item) for item in deployment.local)
     # A process of an engine over several nodes without data parallelism holds its share only.
     shared = [item for item in deployment.local if "--nnodes" in item.command.argv]
-    if shared:
-        needed //= max(1, deployment.recipe.nodes)
+    return needed // max(1, deployment.recipe.nodes) if shared else needed
+
+
+def _devices(deployment: Deployment) -> Iterator[Finding]:
+    needed = dies_needed(deployment)
     folder = Path(deployment.recipe.site.device_folder)
     found = num_npus(folder)
     if found < needed:
