@@ -27,9 +27,10 @@ def run_transpose(invocation: Invocation, output: Output) -> ExitCode:
     from ascend_recipes.commands.transpose import transpose
 
     if not invocation.hardware:
-        raise _usage("transpose.no_target", "--to a2")
+        raise RecipeError((finding("transpose.no_target", fix="--to a2"),), ExitCode.USAGE)
     if len(invocation.arguments) > 1 or (invocation.arguments and not invocation.write):
-        raise _usage("transpose.stray_word", "--write NAME", word=invocation.arguments[-1])
+        word, fix = invocation.arguments[-1], "ascend-run transpose NAME recipe=… --to … --write"
+        raise RecipeError((finding("transpose.stray_word", fix=fix, word=word),), ExitCode.USAGE)
     found = transpose(invocation.words, invocation.hardware, invocation.config_dirs)
     path = _save(invocation, found) if invocation.write else None
     if output.json:
@@ -96,8 +97,3 @@ def _save(invocation: Invocation, found: Transposition) -> Path:
         planned_launch([f"recipe={path.stem}"], [Path(trial), *invocation.config_dirs])
     write_starter(text, path)
     return path
-
-
-def _usage(id: str, fix: str, **values: str) -> RecipeError:
-    command = f"ascend-run transpose recipe=… --to a2 {fix}" if "--write" in fix else fix
-    return RecipeError((finding(id, fix=command, **values),), ExitCode.USAGE)

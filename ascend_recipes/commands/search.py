@@ -34,6 +34,8 @@ class Trial:
     tree: dict[str, Json]
     """The merged configuration; empty if it does not compose."""
     planned: PlannedLaunch | None
+    refusal: RecipeError | None = None
+    """Why it does not plan."""
 
     @property
     def accepted(self) -> bool:
@@ -74,7 +76,7 @@ class Judge:
             except RecipeError as error:
                 raise composition.locate(error) from None
         except RecipeError as error:
-            return Trial(tuple(filter(self.counts, error.findings)), tree, None)
+            return Trial(tuple(filter(self.counts, error.findings)), tree, None, error)
         wrong = (*filter(self.counts, planned.findings), *self.demands(planned))
         return Trial(wrong, tree, planned)
 

@@ -4,7 +4,7 @@ The search of `fix`, with the hardware held: everything that must change is chan
 with the findings that come back without it; what is lost is told apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ascend_recipes.commands.search import (
     Trial,
     applied,
     cheapest_first,
+    is_choice,
     is_error,
     minimal,
     without_repeats,
@@ -82,8 +83,8 @@ class Transposition:
         """The body of the document."""
         return {
             "recipe": self.recipe,
-            "from": self.source,
-            "to": self.target,
+            "source": self.source,
+            "target": self.target,
             "digest": self.planned.plan.digest,
             "donors": list(self.donors),
             "changes": [item.to_json() for item in self.swaps],
@@ -110,8 +111,9 @@ def transpose(words: Sequence[str], target: str, config_dirs: Sequence[Path]) ->
     known = load_registry(folders).hardware
     known.file(target)
     start = Judge(folders)(words, ())
-    if start.planned is None:
-        raise RecipeError(start.findings)
+    if start.refusal is not None:
+        raise start.refusal
+    assert start.planned is not None
     source = start.planned.resolved
     if source.recipe.hardware == target:
         others = " | ".join(f"--to {name}" for name in known if name != target)
@@ -173,11 +175,12 @@ def _transposition(
     final = Judge(options.config_dirs)(kept, added)
     assert final.planned is not None
     assert start.planned is not None
+    base = _base(start, held, changes, options)
     swaps = [Swap("hardware", options.source.recipe.hardware, options.target, (), "")]
     for change in changes:
         fewer = tuple(item for item in changes if item is not change)
         back = tuple(dict.fromkeys(item.id for item in judge(*applied(held, fewer)).findings))
-        swaps += [_swap(word, start, final, back, options.donors) for word in change.words]
+        swaps += _swaps(change, base, final, back, options.donors)
     return Transposition(
         recipe=start.planned.plan.recipe,
         source=options.source.recipe.hardware,
@@ -193,6 +196,18 @@ def _transposition(
     )
 
 
+def _base(
+    start: Trial, held: tuple[str, ...], changes: tuple[Change, ...], options: Options
+) -> Trial:
+    """What the values are compared with: the recipe, or the one that stands in for it."""
+    swapped = tuple(change for change in changes if change.dropped)
+    if not swapped:
+        return start
+    kept, added = applied(held, swapped)
+    own = tuple(word for word in kept if not word.startswith("hardware="))
+    return Judge(options.config_dirs)((*own, *added), ())
+
+
 def _remaining(before: PlannedLaunch, after: PlannedLaunch) -> tuple[Finding, ...]:
     """Warnings and obstacles that the recipe does not have, one of an id.
 
@@ -205,17 +220,18 @@ def _remaining(before: PlannedLaunch, after: PlannedLaunch) -> tuple[Finding, ..
     return tuple(new.values())
 
 
-def _swap(
-    word: str, start: Trial, final: Trial, back: tuple[str, ...], donors: tuple[Donor, ...]
-) -> Swap:
-    path = split_override(word)[0]
-    if path == "recipe":
-        assert start.planned is not None
-        return Swap(path, start.planned.plan.recipe, split_override(word)[1], back, "")
-    if "." not in path and path != "nodes":
-        path = f"{path}.kind"
-    old, new = _value(start, path), _value(final, path)
-    return Swap(path, old, new, back, documented_by(donors, path, new))
+def _swaps(
+    change: Change, base: Trial, final: Trial, back: tuple[str, ...], donors: tuple[Donor, ...]
+) -> Iterator[Swap]:
+    for word in change.words:
+        path, value = split_override(word)
+        if change.dropped:
+            yield Swap(path, split_override(change.dropped)[1], value, back, "")
+            continue
+        if is_choice(word):
+            path = f"{path}.kind"
+        old, new = _value(base, path), _value(final, path)
+        yield Swap(path, old, new, back, documented_by(donors, path, new))
 
 
 def _value(trial: Trial, path: str) -> Json:

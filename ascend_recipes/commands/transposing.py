@@ -24,6 +24,8 @@ _DOCUMENTED = 0.5
 _SAME_DIES = 1.0
 _ROOM = 1.2
 """Added per doubling of machines where memory asks for them."""
+_SHORTER = 1.5
+"""Added per halving of what requests or steps may be: another machine is rather asked for."""
 _OTHER_WEIGHTS = 1.5
 _OTHER_DEPLOYMENT = 6.0
 _GUESSED = 3.0
@@ -214,5 +216,5 @@ def _taken_away(words: Iterable[str], tree: dict[str, Json]) -> float:
             if name == "nodes":
                 cost += _ROOM * max(0.0, doublings)
             elif around.endswith("scheduler"):
-                cost += max(0.0, -doublings)
+                cost += _SHORTER * max(0.0, -doublings)
     return cost

@@ -31,6 +31,7 @@ LIGHT = {
     "WordsDocument": ("completion", "words", "recipe=deep"),
     "InitDocument": ("init", "model=qwen3_5_27b", "hardware=a2"),
     "FixDocument": ("fix", RECIPE, "parallel.tp=3"),
+    "TransposeDocument": ("transpose", RECIPE, "--to", "a3"),
     "ImportDocument": ("import", "run.sh", "hardware=a2"),
     "LintDocument": ("lint", "run.sh"),
     "OpsDocument": ("ops", RECIPE),

@@ -34,6 +34,41 @@ class FixDocument(Document):
     path: str | None
 
 
+class SwapObject(Spec):
+    """One value that `transpose` changes."""
+
+    at: str
+    before: Json
+    after: Json
+    returns: tuple[str, ...]
+    """Findings that come back without it; the hardware itself has none."""
+    documented_by: str
+    """Shipped recipe for the generation that says the same; empty if none does."""
+
+
+class TransposeDocument(Document):
+    """`transpose`."""
+
+    command: Literal["transpose"]
+    recipe: str
+    source: str
+    """Generation that the recipe is for."""
+    target: str
+    """Generation asked for."""
+    digest: str
+    donors: tuple[str, ...]
+    """Shipped recipes of the same model for the generation, the most similar first."""
+    changes: tuple[SwapObject, ...]
+    lost: tuple[FindingObject, ...]
+    """What the deployment gives up."""
+    remaining: tuple[FindingObject, ...]
+    """Warnings and obstacles that the recipe did not have."""
+    words: tuple[str, ...]
+    """Words of the resulting command line."""
+    trials: int
+    path: str | None
+
+
 class UnmappedObject(Spec):
     """An argument that no field of a recipe holds."""
 
