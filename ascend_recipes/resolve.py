@@ -185,7 +185,8 @@ def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolved
     hardware = registry.hardware[recipe.hardware]
     runtime = registry.runtimes[recipe.runtime.kind]
     checkpoint = _checkpoint(recipe, model)
-    config, tiny_fields = _effective_config(recipe, model)
+    published = {**model.config, **checkpoint.config}
+    config, tiny_fields = _effective_config(recipe, model, published)
     drafter = _drafter(recipe, model)
     traits = _traits(recipe, model, config)
     if registry.quantization[checkpoint.format].native:
@@ -251,14 +252,14 @@ def _drafter(recipe: Recipe, model: ModelRow) -> DrafterFacts | None:
 
 
 def _effective_config(
-    recipe: Recipe, model: ModelRow
+    recipe: Recipe, model: ModelRow, published: Mapping[str, Json]
 ) -> tuple[Mapping[str, Json], tuple[str, ...]]:
     if recipe.scale.kind == "real":
-        return model.config, ()
+        return published, ()
     from ascend_recipes.tiny import tiny_family
 
-    values = tiny_family(model.family).tiny_values(model.config)
-    return {**model.config, **values}, tuple(values)
+    values = tiny_family(model.family).tiny_values(published)
+    return {**published, **values}, tuple(values)
 
 
 def _traits(recipe: Recipe, model: ModelRow, config: Mapping[str, Json]) -> frozenset[str]:
@@ -271,7 +272,7 @@ def _traits(recipe: Recipe, model: ModelRow, config: Mapping[str, Json]) -> froz
         if cache.prefix_caching and cache.state_mode == "align":
             traits.add("prefix_align")
     if not isinstance(recipe.drafter, NoDrafterSpec):
-        traits.add("drafter")
+        traits |= {"drafter", f"{recipe.drafter.kind}_drafter"}
     return frozenset(traits)
 
 

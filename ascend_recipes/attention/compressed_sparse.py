@@ -160,11 +160,7 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
         return targets_RV
 
     def _pairs(self, slots_T: torch.Tensor) -> torch.Tensor:
-        pairs_T2 = self._slots[: slots_T.shape[0]]
-        # Rounding down keeps -1 a negative block.
-        pairs_T2[:, 0] = torch.div(slots_T, self._rows, rounding_mode="floor")
-        pairs_T2[:, 1] = slots_T % self._rows
-        return pairs_T2
+        return slot_pairs(slots_T, self._rows, out_T2=self._slots[: slots_T.shape[0]])
 
     def _attention_splits(self, step: CompressedSparseMetadata) -> dict[int, torch.Tensor]:
         for ratio, cache in self._readers.items():
@@ -194,6 +190,18 @@ class CompressedSparseBuilder(AttentionMetadataBuilder[CompressedSparseMetadata]
             )
             self._splits[ratio].copy_(split)
         return self._splits
+
+
+def slot_pairs(
+    slots_T: torch.Tensor, rows: int, *, out_T2: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Block and row of each slot, int32 `[T, 2]`; a slot of -1 gives a negative block."""
+    pairs_T2 = slots_T.new_empty(slots_T.shape[0], 2, dtype=torch.int32)
+    pairs_T2 = pairs_T2 if out_T2 is None else out_T2
+    # Rounding down keeps -1 a negative block.
+    pairs_T2[:, 0] = torch.div(slots_T, rows, rounding_mode="floor")
+    pairs_T2[:, 1] = slots_T % rows
+    return pairs_T2
 
 
 class CompressedSparseBackend(AttentionBackend):

@@ -132,7 +132,7 @@ def _whole_config(resolved: ResolvedRecipe) -> Mapping[str, Json]:
     from ascend_recipes.tiny import tiny_family
 
     family = tiny_family(resolved.model.family)
-    config = family.tiny_config(resolved.model.config, dtype=resolved.recipe.checkpoint.dtype)
+    config = family.tiny_config(resolved.published_config, dtype=resolved.recipe.checkpoint.dtype)
     text = config.get(resolved.model.text_config_key or "")
     return {**resolved.config, **(text if isinstance(text, dict) else config)}
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 PACKED_DTYPES = (torch.uint8, torch.float8_e4m3fn)
 PACKED_GROUP = 64
+_ROTATED = 64
+_E8M0_BIAS = 127
 PACKED_MODE = 2
 PACKED_LAYOUT = 1
 INDEXER_LAYOUT = 2
@@ -172,3 +174,25 @@ def _flat(slots: Tensor, rows: int) -> Tensor:
     if slots.dim() == 1:
         return slots
     return torch.where(slots[:, 0] < 0, -1, slots[:, 0] * rows + slots[:, 1])
+
+
+def unpack_latent_rows(rows_TW: Tensor, head: int) -> Tensor:
+    """Packed rows of A5 as numbers.
+
+    Args:
+        rows_TW: bytes: 64 rotated numbers in bfloat16, the others in float8, a power of two for
+            each 64 of those, padding.
+        head: D, numbers of a row.
+
+    Returns:
+        `[T, D]` float32, the rotated numbers last.
+    """
+    bytes_TW = rows_TW.view(torch.uint8)
+    ends = torch.tensor([2 * _ROTATED, head - _ROTATED, (head - _ROTATED) // PACKED_GROUP]).cumsum(
+        0
+    )
+    rotated, values, exponents, _ = bytes_TW.tensor_split(ends.tolist(), dim=1)
+    scale_TG = torch.exp2(exponents.float() - _E8M0_BIAS)
+    plain = values.contiguous().view(torch.float8_e4m3fn).float()
+    plain = plain * scale_TG.repeat_interleave(PACKED_GROUP, dim=1)
+    return torch.cat((plain, rotated.contiguous().view(torch.bfloat16).float()), dim=1)

@@ -82,7 +82,7 @@ def checkpoint_folder(resolved: ResolvedRecipe) -> Path:
         return tiny_checkpoint_path(
             tiny_folder(recipe.site.cache_folder),
             family=resolved.model.family,
-            model=resolved.model.config,
+            model=resolved.published_config,
             seed=recipe.scale.seed,
             dtype=recipe.checkpoint.dtype,
             quantization=resolved.checkpoint.format,
@@ -267,17 +267,30 @@ def _add_graph(section: Section, graph: GraphPlan) -> None:
         reasons[sizes] = reasons["graph.capture_sizes"]
 
 
+_SHOWN_METHODS = {"dspark": "mtp"}
+"""Drafter -> method under which vLLM's first model runner hands over what the target computed."""
+
+
 def _add_drafter(resolved: ResolvedRecipe, section: Section, drafter: DrafterPlan | None) -> None:
     spec = resolved.recipe.drafter
     if drafter is None or spec.kind == "none":
         return
+    native = resolved.recipe.runtime.kind == "native"
+    shown = _SHOWN_METHODS.get(drafter.kind, drafter.kind) if native else drafter.kind
     config: dict[str, Json] = {
-        "method": drafter.kind,
+        "method": shown,
         "num_speculative_tokens": drafter.num_draft_tokens,
         "enforce_eager": not spec.graph,
     }
     section.recipe("speculative_config", config, "drafter.kind")
     prefix = "engine.speculative_config"
+    if shown != drafter.kind:
+        section.ledger.decided(
+            f"{prefix}.method",
+            _add_drafter,
+            f"vLLM's first model runner refuses {drafter.kind} by name; it is shown as "
+            f"{shown}, and our runner proposes in its place",
+        )
     section.ledger.from_recipe(f"{prefix}.num_speculative_tokens", "drafter.num_draft_tokens")
     section.ledger.from_recipe(f"{prefix}.enforce_eager", "drafter.graph")
     if hub := resolved.drafter.hub if resolved.drafter else None:

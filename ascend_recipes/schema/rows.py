@@ -61,6 +61,8 @@ class CheckpointFacts(Spec):
     """Size on disk in 10^9 bytes, where published."""
     drafters: tuple[Name, ...] = ()
     """Drafters whose weights these files hold."""
+    config: dict[str, Json] = Field(default_factory=dict)
+    """Fields of their config.json that the model's row does not have, or has otherwise."""
 
 
 class ModelRow(FactRow):

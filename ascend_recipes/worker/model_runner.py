@@ -10,9 +10,14 @@ from vllm.v1.kv_cache_interface import AttentionSpec
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from ascend_recipes.apply import current_plan
+from ascend_recipes.drafters.block import BlockProposer
 from ascend_recipes.graph.static_graph import StaticGraphWrapper
 from ascend_recipes.worker.acceptance import AcceptanceCounter
 from ascend_recipes.worker.sampler import AscendTopKTopPSampler
+
+_PROPOSERS = {"dspark": BlockProposer}
+"""Kinds of drafters for which the first model runner has no proposer."""
 
 
 class AscendModelRunner(GPUModelRunner):
@@ -29,6 +34,9 @@ class AscendModelRunner(GPUModelRunner):
         )
         self._zeroed_caches: list[tuple[torch.Tensor, int]] = []
         self.acceptance: AcceptanceCounter | None = None
+        drafter = current_plan().drafter
+        if drafter is not None and drafter.kind in _PROPOSERS:
+            self.drafter = _PROPOSERS[drafter.kind](vllm_config, device, self)
         if vllm_config.speculative_config is not None:
             self.acceptance = AcceptanceCounter(self.num_spec_tokens, device)
 

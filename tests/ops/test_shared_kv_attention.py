@@ -181,11 +181,11 @@ def test_reference_equals_transformers(transformers_deepseek_v4, ratio, length):
     module = torch.nn.Module()
     module.num_key_value_groups, module.sinks = 4, case.sinks
     module.eval()
-    key = reference._rows(case.cache, case.table[0], length)
+    key = reference.cached_rows(case.cache, case.table[0], length)
     place = torch.arange(length)
     mask = (place > place[:, None]) | (place[:, None] - place >= case.window)
     if ratio > 1:
-        blocks = reference._rows(case.compressed, case.compressed_table[0], length // ratio)
+        blocks = reference.cached_rows(case.compressed, case.compressed_table[0], length // ratio)
         key = torch.cat((key, blocks))
         hidden = torch.arange(length // ratio) >= ((place + 1) // ratio)[:, None]
         mask = torch.cat((mask, hidden), dim=1)
@@ -245,7 +245,7 @@ def test_a_block_that_sees_itself_whole_is_one_request_a_token():
     case.lengths = torch.full((block,), keys, dtype=torch.int32)
     case.table = case.table.repeat(block, 1)
     found = case.attend()
-    seen = reference._rows(case.cache, case.table[0], keys)[-case.window :]
+    seen = reference.cached_rows(case.cache, case.table[0], keys)[-case.window :]
     score = case.query @ seen.T * case.dim**-0.5
     sinks = case.sinks.expand(block, -1)[..., None]
     expected = torch.cat((score, sinks), dim=-1).softmax(-1)[..., :-1] @ seen
@@ -457,9 +457,9 @@ def test_limits_of_packed_caches(change, message):
         ({"ori_topk": 128}, r"ori_topk"),
         ({"ori_win_left": 64}, r"127"),
         ({"cmp_ratio": 2}, r"cmp_ratio"),
-        ({"cu_seqlens_q": None}, r"lengths of the query"),
-        ({"seqused_kv": None}, r"lengths of the query"),
-        ({"batch_size": 2}, r"lengths of the query"),
+        ({"cu_seqlens_q": None}, r"cu_seqlens_q"),
+        ({"seqused_kv": None}, r"seqused_kv"),
+        ({"batch_size": 2}, r"cu_seqlens_q"),
         ({"layout_q": "BSND"}, r"layout_q"),
     ],
 )

@@ -64,7 +64,7 @@ def tiny_checkpoint(planned: PlannedLaunch) -> Path:
     return ensure_tiny_checkpoint(
         checkpoint.parent,
         family=model.family,
-        model=dict(model.config),
+        model=planned.resolved.published_config,
         seed=0,
         dtype=str(planned.plan.engine["dtype"]),
         quantization=planned.resolved.checkpoint.format,

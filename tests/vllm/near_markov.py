@@ -21,6 +21,8 @@ EMBEDDING_GAIN = 3.0
 """At 3 three of four tokens follow from the last, at 6 all of them by a wide margin."""
 
 SUCCESSOR_GAIN = 4.0
+SUCCESSOR_BIAS = 12.0
+"""By how much the block drafter's chain prefers the successor."""
 STREAM_GAIN = 0.1
 """Share of the target's streams in what the drafter starts from."""
 
@@ -50,6 +52,13 @@ def _changed(name: str, tensor: Tensor, gain: float) -> Tensor:
         order = torch.randperm(NUM_TOKENS, generator=torch.Generator().manual_seed(1))
         successors[order] = directions(hidden, tensor)[:NUM_TOKENS]
         return tensor + successors * SUCCESSOR_GAIN / math.sqrt(hidden)
+    if name.endswith(".markov_w1.weight"):
+        return directions(hidden, tensor)
+    if name.endswith(".markov_w2.weight"):
+        successors = torch.zeros_like(tensor)
+        order = torch.randperm(NUM_TOKENS, generator=torch.Generator().manual_seed(1))
+        successors[order] = directions(hidden, tensor)[:NUM_TOKENS]
+        return tensor + successors * SUCCESSOR_BIAS / hidden
     if name.endswith(".e_proj.weight"):
         return torch.eye(hidden, dtype=tensor.dtype)
     if name.endswith(".h_proj.weight"):

@@ -156,8 +156,7 @@ class CompressedSparseAttention(nn.Module):
         query_TND = self.wq_b(low_TQ)[0].view(-1, self.num_heads, self.head)
         query_TND = operations.rms_norm(query_TND, self.unit_weight, epsilon=self.epsilon)
         operations.partial_rotary(query_TND, rows.cosine, rows.sine)
-        latent_TD = self.kv_norm(self.wkv(x_TH)[0])
-        operations.partial_rotary(latent_TD.unsqueeze(1), rows.cosine, rows.sine)
+        latent_TD = self.latent(x_TH, rows)
         indices_TK = None
         if self.indexer is not None:
             indices_TK = self.indexer(x_TH, low_TQ, rows, rotation.table)
@@ -165,6 +164,12 @@ class CompressedSparseAttention(nn.Module):
         out_TND = self._attend(query_TND, indices_TK)
         operations.partial_rotary(out_TND, rows.cosine, rows.sine, inverse=True)
         return self._project(out_TND)
+
+    def latent(self, x_TH: torch.Tensor, rows: RotaryRows) -> torch.Tensor:
+        """What the window cache keeps of each token, `[T, D]`."""
+        latent_TD: torch.Tensor = self.kv_norm(self.wkv(x_TH)[0])
+        operations.partial_rotary(latent_TD.unsqueeze(1), rows.cosine, rows.sine)
+        return latent_TD
 
     def _write(self, x_TH: torch.Tensor, latent_TD: torch.Tensor, table: RotaryRows) -> None:
         step = self.swa_cache.metadata

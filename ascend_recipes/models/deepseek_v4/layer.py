@@ -31,6 +31,7 @@ class DecoderLayer(nn.Module):
         quant_config: QuantizationConfig | None,
         prefix: str,
         weights: str,
+        attention: type[CompressedSparseAttention] = CompressedSparseAttention,
     ) -> None:
         """Build.
 
@@ -42,12 +43,13 @@ class DecoderLayer(nn.Module):
             quant_config: format of the checkpoint.
             prefix: name of the layer in vLLM, by which its caches are found.
             weights: name of the layer in the checkpoint.
+            attention: class of the attention; a drafter's differs.
         """
         super().__init__()
         self.epsilon = config.rms_norm_eps
         self.mixing_epsilon = config.hc_eps
         self.iterations = config.hc_sinkhorn_iters
-        self.attn = CompressedSparseAttention(
+        self.attn = attention(
             vllm_config,
             config,
             planned_caches(vllm_config, config),

@@ -21,6 +21,7 @@ from ascend_recipes.models.deepseek_v4.attention import Rotation
 from ascend_recipes.models.deepseek_v4.layer import DecoderLayer, StreamHead, layer_ratio
 from ascend_recipes.models.deepseek_v4.loading import load_model_weights
 from ascend_recipes.models.deepseek_v4.rotary import rotary_table
+from ascend_recipes.models.deepseek_v4.tap import drafter_tap
 
 
 class DeepseekV4Model(nn.Module):
@@ -48,14 +49,7 @@ class DeepseekV4Model(nn.Module):
             for index, ratio in enumerate(self.ratios)
         )
         self.head = StreamHead(config)
-        self.streams_buffer: torch.Tensor | None = None
-        if vllm_config.speculative_config is not None:
-            # The same storage at every step: the drafter reads it after a graph wrote it.
-            self.streams_buffer = torch.empty(
-                vllm_config.scheduler_config.max_num_batched_tokens,
-                config.hc_mult * config.hidden_size,
-                dtype=vllm_config.model_config.dtype,
-            )
+        self.tap = drafter_tap(vllm_config)
 
     def forward(
         self,
@@ -67,10 +61,10 @@ class DeepseekV4Model(nn.Module):
         x_TH = self.embed_tokens(input_ids_T) if embeddings_TH is None else embeddings_TH
         streams_TMH = x_TH.unsqueeze(1).repeat(1, self.config.hc_mult, 1)
         rotations = {kind: self._rotation(kind, positions_T) for kind in self._kinds()}
-        for layer, ratio in zip(self.layers, self.ratios, strict=True):
+        for index, (layer, ratio) in enumerate(zip(self.layers, self.ratios, strict=True)):
             streams_TMH = layer(streams_TMH, input_ids_T, rotations[ratio > 1])
-        if self.streams_buffer is not None:
-            self.streams_buffer[: streams_TMH.shape[0]].copy_(streams_TMH.flatten(1))
+            if self.tap is not None:
+                self.tap.after_layer(index, streams_TMH)
         hidden: torch.Tensor = self.head(streams_TMH)
         return hidden
 
@@ -126,8 +120,8 @@ class AscendDeepseekV4ForCausalLM(nn.Module):
         return logits
 
     def get_mtp_target_hidden_states(self) -> torch.Tensor | None:
-        """Streams `[max tokens, M * H]` before they are merged, for the drafter."""
-        return self.model.streams_buffer
+        """What the drafter reads of every token; none without a drafter."""
+        return self.model.tap.buffer if self.model.tap is not None else None
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Read tensors by their published names.

@@ -10,13 +10,17 @@ from ascend_recipes.schema.base import Json
 
 Shape = tuple[int, ...]
 
+BLOCK_STAGES = 3
+"""Stages of the block drafter where config.json states none, as vLLM reads it
+(vllm/models/deepseek_v4/nvidia/dspark.py of 0.32)."""
+
 
 def tensor_shapes(config: Mapping[str, Json], *, drafter: str | None) -> dict[str, Shape]:
     """Tensor name -> shape of the unquantized tensor, all layers and experts.
 
     Args:
         config: fields of config.json.
-        drafter: `mtp` for its stages too; those of other drafters are not told.
+        drafter: `mtp` or `dspark` for its stages too; none for the model alone.
     """
     sizes = cast(Mapping[str, int], config)
     ratios = cast(list[int], config["compress_ratios"])
@@ -37,7 +41,29 @@ def tensor_shapes(config: Mapping[str, Json], *, drafter: str | None) -> dict[st
             shapes[f"{prefix}{norm}.weight"] = (hidden,)
         for projection in ("e_proj", "h_proj"):
             shapes[f"{prefix}{projection}.weight"] = (hidden, hidden)
+    if drafter == "dspark":
+        shapes |= _block_drafter(sizes)
     return shapes
+
+
+def _block_drafter(sizes: Mapping[str, int]) -> dict[str, Shape]:
+    hidden, vocabulary, rank = (
+        sizes["hidden_size"],
+        sizes["vocab_size"],
+        sizes["dspark_markov_rank"],
+    )
+    last = sizes.get("n_mtp_layers", BLOCK_STAGES) - 1
+    layers = len(cast(list[int], sizes["dspark_target_layer_ids"]))
+    shapes: dict[str, Shape] = {
+        "mtp.0.main_proj.weight": (hidden, layers * hidden),
+        "mtp.0.main_norm.weight": (hidden,),
+        f"mtp.{last}.markov_head.markov_w1.weight": (vocabulary, rank),
+        f"mtp.{last}.markov_head.markov_w2.weight": (vocabulary, rank),
+        f"mtp.{last}.confidence_head.proj.weight": (1, hidden + rank),
+    }
+    for index in range(last + 1):
+        shapes |= _layer(f"mtp.{index}.", sizes, 0, hashed=False)
+    return shapes | _merge(f"mtp.{last}.", sizes)
 
 
 def _merge(prefix: str, sizes: Mapping[str, int]) -> dict[str, Shape]:

@@ -29,6 +29,9 @@ TINY_VALUES: dict[str, Json] = {
     "n_routed_experts": 16,
     "index_topk": 32,
     "compress_ratios": None,
+    "dspark_noise_token_id": 319,
+    "dspark_target_layer_ids": [4, 5, 6],
+    "dspark_markov_rank": 32,
     "bos_token_id": None,
     "eos_token_id": [TOKEN_IDS["<|im_end|>"], TOKEN_IDS["<|endoftext|>"]],
     "pad_token_id": TOKEN_IDS["<|endoftext|>"],
@@ -49,10 +52,14 @@ REQUIRED_FACTS = (
     "num_hash_layers",
     "num_nextn_predict_layers",
     "hc_mult",
+    "dspark_target_layer_ids",
 )
 
 RELAXED = ("shape.small",)
 """The operators take two hidden sizes and one number of selected blocks, none of them tiny."""
+
+_BLOCK_STAGES = "n_mtp_layers"
+"""Field of checkpoints whose drafter proposes blocks: number of its stages."""
 
 _REPEATED_RATIOS = (4, 128, 4, 128, 4)
 """Ratios after the first two layers: those of both published models, shortened."""
@@ -68,7 +75,8 @@ def tiny_ratios(published: list[int], drafter_layers: int) -> list[int]:
 def tiny_values(model: Mapping[str, Json]) -> dict[str, Json]:
     """Fields that tiny changes, the ratios of the model's first layers kept."""
     published = cast(list[int], model["compress_ratios"])
-    ratios = tiny_ratios(published, cast(int, model["num_nextn_predict_layers"]))
+    stages = model.get(_BLOCK_STAGES, model["num_nextn_predict_layers"])
+    ratios = tiny_ratios(published, cast(int, stages))
     return {**TINY_VALUES, "compress_ratios": cast(Json, ratios)}
 
 
@@ -95,6 +103,10 @@ _FLOAT_LAYERS = (
     ".weights_proj.weight",
     ".gate.weight",
     "norm.weight",
+    ".main_proj.weight",
+    ".markov_w1.weight",
+    ".markov_w2.weight",
+    ".confidence_head.proj.weight",
 )
 """Ends of the weights that W8A8 checkpoints leave in float: operators take them as they are."""
 
@@ -117,6 +129,9 @@ def tiny_tensors(config: Mapping[str, Json], *, seed: int, dtype: str) -> _Tenso
         yield from _layer(weights, f"layers.{index}", sizes, ratios[index], hashed=hashed)
     yield from _head(weights, "", sizes)
     yield "head.weight", output_layer(weights, "head.weight", vocabulary, hidden)
+    if _BLOCK_STAGES in config:
+        yield from _block_drafter(weights, sizes)
+        return
     for index in range(sizes["num_nextn_predict_layers"]):
         yield from _drafter(weights, f"mtp.{index}", sizes)
 
@@ -129,6 +144,21 @@ def _drafter(weights: SeededWeights, prefix: str, sizes: Mapping[str, int]) -> _
         yield from weights.linear(f"{prefix}.{projection}.weight", hidden, hidden, 0.7)
     yield from _layer(weights, prefix, sizes, 0, hashed=False)
     yield from _head(weights, f"{prefix}.", sizes)
+
+
+def _block_drafter(weights: SeededWeights, sizes: Mapping[str, int]) -> _Tensors:
+    """Stages of a block drafter; what belongs to all of them lies with the first and the last."""
+    hidden, rank, last = sizes["hidden_size"], sizes["dspark_markov_rank"], sizes[_BLOCK_STAGES] - 1
+    layers = len(cast(list[int], sizes["dspark_target_layer_ids"]))
+    yield from weights.linear("mtp.0.main_proj.weight", hidden, layers * hidden)
+    yield from weights.random("mtp.0.main_norm.weight", (hidden,), 0.1, 1.0)
+    for index in range(last + 1):
+        yield from _layer(weights, f"mtp.{index}", sizes, 0, hashed=False)
+    yield from _head(weights, f"mtp.{last}.", sizes)
+    prefix, vocabulary = f"mtp.{last}.markov_head", sizes["vocab_size"]
+    yield from weights.random(f"{prefix}.markov_w1.weight", (vocabulary, rank), 1.0)
+    yield from weights.linear(f"{prefix}.markov_w2.weight", vocabulary, rank)
+    yield from weights.linear(f"mtp.{last}.confidence_head.proj.weight", 1, hidden + rank)
 
 
 def _head(weights: SeededWeights, prefix: str, sizes: Mapping[str, int]) -> _Tensors:

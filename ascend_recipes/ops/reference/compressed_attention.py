@@ -44,8 +44,8 @@ def lightning_indexer(
     indices_TK = torch.full((query_TND.shape[0], top_k), -1, dtype=torch.int32)
     for token, request, position in _tokens(query_start_R1, kv_lengths_R):
         visible = (position + 1) // ratio
-        key_LD = _rows(key_cache_BPD, block_table_RV[request], visible).float()
-        scale_L1 = _rows(scale_cache_BP1, block_table_RV[request], visible).float()
+        key_LD = cached_rows(key_cache_BPD, block_table_RV[request], visible).float()
+        scale_L1 = cached_rows(scale_cache_BP1, block_table_RV[request], visible).float()
         query_ND = query_TND[token].float() * query_scale_TN[token].float()[:, None]
         product_NL = query_ND @ (key_LD * scale_L1).T
         score_L = weights_TN[token].to(scale_cache_BP1.dtype).float() @ product_NL.relu()
@@ -89,10 +89,11 @@ def sparse_attention_shared_kv(
     head = query_TND.shape[-1]
     for token, request, position in _tokens(query_start_R1, kv_lengths_R):
         first = max(0, position - window + 1)
-        key_LD = _rows(window_cache_BPW, window_table_RV[request], position + 1, head)[first:]
+        key_LD = cached_rows(window_cache_BPW, window_table_RV[request], position + 1, head)[first:]
         if compressed_cache_BPW is not None and compressed_table_RV is not None:
             visible = (position + 1) // ratio
-            block_LD = _rows(compressed_cache_BPW, compressed_table_RV[request], visible, head)
+            table_V = compressed_table_RV[request]
+            block_LD = cached_rows(compressed_cache_BPW, table_V, visible, head)
             if indices_TK is not None:
                 chosen = indices_TK[token]
                 block_LD = block_LD[chosen[(chosen >= 0) & (chosen < visible)].long()]
@@ -112,7 +113,7 @@ def _tokens(query_start_R1: Tensor, kv_lengths_R: Tensor) -> Iterator[tuple[int,
             yield token, request, length - (end - token)
 
 
-def _rows(cache_BPW: Tensor, table_V: Tensor, count: int, head: int = 0) -> Tensor:
+def cached_rows(cache_BPW: Tensor, table_V: Tensor, count: int, head: int = 0) -> Tensor:
     """The first `count` rows of a request; packed rows are unpacked to `head` elements."""
     size = cache_BPW.shape[1]
     pages = [cache_BPW[block] for block in table_V[: -(-count // size)].tolist()]

@@ -1,0 +1,1 @@
+"""Proposers of drafts that vLLM's first model runner does not have."""
