@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,12 +15,6 @@ from ascend_recipes.lint.places import place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import judge_rules
 from ascend_recipes.surface.load import Surface, load_surface
 
-_SEVERITIES: Mapping[str, Severity] = {
-    # A recipe shall mean what it says; vLLM itself rounds the sizes up and starts
-    # (vllm/config/compilation.py:1518 in 0.27.1, adjust_cudagraph_sizes_for_spec_decode).
-    "graph.spec_multiple": Severity.WARNING,
-}
-"""What weighs less in a command than in a recipe."""
 _WEIGHT = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
 
 
@@ -96,7 +90,6 @@ def _judge_command(
         place = place_of(item.at, command, arguments, surface.version)
         yield replace(
             item,
-            severity=_SEVERITIES.get(item.id, item.severity),
             source=Source(origin=command.file, line=place.line),
             fix=typed_fix(item.fix, surface.version),
         )

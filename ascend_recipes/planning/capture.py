@@ -1,5 +1,7 @@
 """Capture sizes of static decode graphs, in tokens."""
 
+from collections.abc import Iterable
+
 CAPTURE_CAP = 512
 """Largest default capture size (vllm-ascend platform.py:1275-1311; vLLM config/vllm.py:2328)."""
 
@@ -38,5 +40,21 @@ def stock_capture_sizes(max_num_seqs: int, query_length: int, max_tokens: int) -
     """
     largest = min(max_num_seqs * query_length, CAPTURE_CAP, max_tokens)
     rungs = [*_FIRST, *range(8, 256, 8), *range(256, largest + 1, 16), max_tokens]
-    rounded = {-(-size // query_length) * query_length for size in rungs if size <= largest}
-    return tuple(sorted(size for size in rounded if size <= largest))
+    return rounded_sizes([size for size in rungs if size <= largest], query_length, largest)
+
+
+def rounded_sizes(sizes: Iterable[int], multiple: int, largest: int) -> tuple[int, ...]:
+    """What vLLM makes of capture sizes where decode steps hold several tokens a request.
+
+    Rounded up, without those that then exceed the largest; one multiple if none is left. Empty
+    where even that exceeds it: vLLM stops there (vllm/config/compilation.py,
+    adjust_cudagraph_sizes_for_spec_decode, the same at 0.23.0, 0.26.0, 0.27.1 and 0.32.0).
+
+    Args:
+        sizes: tokens, as listed.
+        multiple: tokens of a request in a decode step.
+        largest: `max_cudagraph_capture_size`, or the largest of the sizes.
+    """
+    rounded = {-(-size // multiple) * multiple for size in sizes}
+    kept = tuple(sorted(size for size in rounded if size <= largest))
+    return kept or ((multiple,) if multiple <= largest else ())

@@ -52,20 +52,65 @@ class CaptureDemand:
 def capture_demand(resolved: ResolvedRecipe) -> CaptureDemand:
     """What a recipe's capture sizes have to serve, with the limits of its hardware."""
     recipe, limits = resolved.recipe, resolved.hardware.graph
-    tp, drafter, attention = recipe.parallel.tp, recipe.drafter, recipe.attention
-    # Without expert parallelism vllm-ascend drops the switch (ascend_config.py:113 at 182b75ea).
-    replicated = recipe.moe.shared_expert == "dp" and recipe.parallel.ep
-    split = recipe.parallel.sequence or replicated
-    split |= attention.kind in ("sfa", "dsa") and attention.context_parallel
+    tp, drafter = recipe.parallel.tp, recipe.drafter
     most = [limits.max_sizes_with_tp if tp > 1 else None]
     if recipe.graph.kind in ("piecewise", "full_and_piecewise"):
         most.append(limits.max_piecewise_sizes)
     return CaptureDemand(
         largest_batch=recipe.scheduler.max_num_seqs,
         query_length=1 if drafter.kind == "none" else 1 + drafter.num_draft_tokens,
-        split_over=tp if split else 1,
+        split_over=tp if splits_tokens(resolved) else 1,
         max_sizes=min((limit for limit in most if limit is not None), default=None),
     )
+
+
+def splits_tokens(resolved: ResolvedRecipe) -> bool:
+    """Whether tokens of a step are split over tensor parallelism.
+
+    After 0.26 a replicated shared expert and context-parallel attention do it by themselves
+    (vllm_ascend/platform.py:1043 at 182b75ea).
+    """
+    return sequence_parallel(resolved) or _replicated(resolved) or _context_split(resolved)
+
+
+def sequence_parallel(resolved: ResolvedRecipe) -> bool:
+    """What vllm-ascend's `enable_sp` says.
+
+    FlashComm1 up to 0.26, to which a replicated shared expert belonged in 0.23
+    (ascend_config.py:122 there, utils.py:861 at 0.26.0rc1); later experts that are spread over
+    several replicas (utils.py:807 at 182b75ea; vllm/config/parallel.py:673 at 0.27.1).
+    """
+    recipe, version = resolved.recipe, resolved.runtime_version
+    chosen = recipe.parallel.sequence or _context_split(resolved)
+    if recipe.runtime.kind != "vllm_ascend" or version == "0.23.0":
+        return chosen or _replicated(resolved)
+    if version == "0.26.0rc1":
+        return chosen
+    backend = recipe.extra_args.get("all2all_backend", _SEQUENCE_PARALLEL[0])
+    return recipe.parallel.ep and recipe.parallel.dp > 1 and backend in _SEQUENCE_PARALLEL
+
+
+def _replicated(resolved: ResolvedRecipe) -> bool:
+    # Without expert parallelism vllm-ascend drops the switch (ascend_config.py:113 at 182b75ea).
+    recipe = resolved.recipe
+    asked = recipe.moe.shared_expert == "dp" and recipe.parallel.ep
+    return asked and resolved.runtime_version != "0.26.0rc1"
+
+
+def _context_split(resolved: ResolvedRecipe) -> bool:
+    attention = resolved.recipe.attention
+    return attention.kind in ("sfa", "dsa") and attention.context_parallel
+
+
+_SEQUENCE_PARALLEL = (
+    "allgather_reducescatter",
+    "deepep_high_throughput",
+    "deepep_low_latency",
+    "mori_high_throughput",
+    "mori_low_latency",
+    "nixl_ep",
+)
+"""Exchanges beside which experts take split tokens; the first is the default (…:675-682)."""
 
 
 def legal_sizes(sizes: Iterable[int], demand: CaptureDemand) -> tuple[int, ...]:

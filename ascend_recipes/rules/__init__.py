@@ -110,6 +110,7 @@ RULES: tuple[Rule, ...] = (
     drafter.block_drafter_is_greedy,
     drafter.drafts_fit_hardware,
     graph.sizes_fit_decode,
+    graph.drafts_fit_token_split,
     graph.largest_batch_is_captured,
     graph.largest_size_is_one,
     graph.sizes_fit_token_split,
@@ -196,6 +197,7 @@ PAIR_RULES: tuple[PairRule, ...] = (
 INSTALLED_RULES: tuple[InstalledRule, ...] = (
     hardware.chip_is_served,
     drafter.drafts_have_no_known_fault,
+    graph.early_releases_round_nothing,
     surface.installed_serves_model,
     installed.release_is_the_recipes,
     installed.patched_release_is_there,

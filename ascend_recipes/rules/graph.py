@@ -1,43 +1,131 @@
 """Rules about the capture sizes of static graphs; what a mode excludes is in `graph_modes`."""
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
 
-from ascend_recipes.errors import Finding
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
-from ascend_recipes.planning.capture import CAPTURE_CAP
-from ascend_recipes.planning.capture_sets import CaptureDemand, capture_demand, propose_sizes
+from ascend_recipes.planning.capture import (
+    CAPTURE_CAP,
+    default_capture_sizes,
+    rounded_sizes,
+    stock_capture_sizes,
+)
+from ascend_recipes.planning.capture_sets import (
+    CaptureDemand,
+    capture_demand,
+    propose_sizes,
+    sequence_parallel,
+)
 from ascend_recipes.planning.streams import StreamDemand, stream_budget
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import Setting, argument
 from ascend_recipes.schema.graph import StaticGraphSpec
+from ascend_recipes.versions import in_range
+
+if TYPE_CHECKING:
+    from ascend_recipes.machine import InstalledVersions
 
 _FULL = ("full", "full_decode", "full_and_piecewise")
 _PIECEWISE = ("piecewise", "full_and_piecewise")
 
 
 def sizes_fit_decode(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """Full decode graphs are captured for whole requests: multiples of 1 + draft tokens."""
+    """Full decode graphs are captured for whole requests: multiples of 1 + draft tokens.
+
+    vLLM rounds other sizes up, and stops where none is left.
+    """
     graph, query = resolved.recipe.graph, query_length(resolved)
+    off = sizes_off_requests(resolved)
     if graph.kind == "none" or graph.kind not in _FULL or not graph.capture_sizes:
         return
-    off = [size for size in graph.capture_sizes if size % query]
-    if off:
-        rounded = sorted({-(-size // query) * query for size in graph.capture_sizes})
+    rounded = _whole(graph.capture_sizes, query)
+    taken = rounded_sizes(graph.capture_sizes, query, max(graph.capture_sizes))
+    if off and not taken:
+        yield finding(
+            "graph.spec_void",
+            at="graph.capture_sizes",
+            fix=_sizes(rounded),
+            sizes=graph.capture_sizes,
+            query=query,
+        )
+    elif off:
         yield finding(
             "graph.spec_multiple",
             at="graph.capture_sizes",
             fix=_sizes(rounded),
             off=off,
             query=query,
+            taken=taken,
         )
     elif graph.kind == "full" and query > 1 and query not in graph.capture_sizes:
         yield finding(
             "graph.spec_min",
             at="graph.capture_sizes",
-            fix=_sizes((query, *graph.capture_sizes)),
+            fix=_sizes(_whole((query, *graph.capture_sizes), capture_demand(resolved).split_over)),
             query=query,
             smallest=min(graph.capture_sizes),
+        )
+
+
+def sizes_off_requests(resolved: ResolvedRecipe) -> list[int]:
+    """Listed sizes of full decode graphs that hold no whole number of requests."""
+    graph = resolved.recipe.graph
+    if graph.kind == "none" or graph.kind not in _FULL:
+        return []
+    return [size for size in graph.capture_sizes if size % query_length(resolved)]
+
+
+def early_releases_round_nothing(
+    resolved: ResolvedRecipe, installed: InstalledVersions
+) -> Iterator[Finding]:
+    """Before 0.12 vllm-ascend refused what vLLM rounds since."""
+    off, query = sizes_off_requests(resolved), query_length(resolved)
+    graph = resolved.recipe.graph
+    if off and graph.kind != "none" and in_range(installed.vllm_ascend, _REFUSING):
+        rounded = _whole(graph.capture_sizes, query)
+        yield finding(
+            "graph.spec_multiple",
+            severity=Severity.ERROR,
+            at="graph.capture_sizes",
+            fix=_sizes(rounded),
+            evidence="vllm_ascend/worker/model_runner_v1.py:3572 at v0.11.0; issue 3910",
+            off=off,
+            query=query,
+            taken=rounded,
+        )
+
+
+_REFUSING = "<0.12"
+"""0.12.0rc1 calls vLLM's rounding (worker/model_runner_v1.py:3046 there)."""
+
+
+def _whole(sizes: Sequence[int], multiple: int) -> list[int]:
+    return sorted({-(-size // multiple) * multiple for size in sizes})
+
+
+@holds("vllm_ascend")
+def drafts_fit_token_split(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Where tokens are split, the larger of 1 + drafts and the ranks must hold the other whole."""
+    recipe, graph = resolved.recipe, resolved.recipe.graph
+    query, ranks = query_length(resolved), recipe.parallel.tp
+    if graph.kind not in _FULL or 1 in (query, ranks) or not sequence_parallel(resolved):
+        return
+    chosen = resolved.runtime_version in _CHOSEN_SPLIT
+    if max(query, ranks) % min(query, ranks):
+        fitting = max(n for n in range(1, query) if ranks % n == 0)
+        yield finding(
+            "graph.sp_drafts",
+            # Later documents state such drafts for deployments whose tokens are split unasked.
+            severity=None if chosen else Severity.WARNING,
+            at="drafter.num_draft_tokens",
+            fix=f"drafter.num_draft_tokens={fitting - 1}" if fitting > 1 else "drafter=none",
+            drafts=query - 1,
+            query=query,
+            tp=ranks,
         )
 
 
@@ -89,34 +177,30 @@ def largest_size_is_one(resolved: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
+_CHOSEN_SPLIT = ("0.23.0", "0.26.0rc1")
+"""Versions that split tokens only where they are told to."""
+
+
 @holds("vllm_ascend")
 def sizes_fit_token_split(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """Where tokens are split over tensor parallelism, other sizes are dropped."""
+    """Where tokens are split over tensor parallelism, other sizes are dropped.
+
+    The same for sizes that are listed and for the ladder that is taken where none are.
+    """
     graph, demand = resolved.recipe.graph, capture_demand(resolved)
-    if graph.kind == "none" or demand.split_over == 1 or not graph.capture_sizes:
+    if graph.kind == "none" or demand.split_over == 1:
         return
-    dropped = [size for size in graph.capture_sizes if size % demand.split_over]
-    if not dropped:
-        return
-    kept = [size for size in graph.capture_sizes if size not in dropped]
-    fix = _sizes(propose_sizes(demand))
-    if kept:
-        yield finding(
-            "graph.sp_dropped",
-            at="graph.capture_sizes",
-            fix=fix,
-            dropped=dropped,
-            tp=demand.split_over,
-            kept=kept,
-        )
-    else:
-        yield finding(
-            "graph.sp_multiple",
-            at="graph.capture_sizes",
-            fix=fix,
-            sizes=graph.capture_sizes,
-            tp=demand.split_over,
-        )
+    sizes = graph.capture_sizes or _ladder(resolved)
+    dropped = [size for size in sizes if size % demand.split_over]
+    kept = [size for size in sizes if size not in dropped]
+    missed = max(kept, default=0) < min(demand.needed, demand.largest)
+    at, fix, tp = "graph.capture_sizes", _sizes(propose_sizes(demand)), demand.split_over
+    if not kept:
+        # One document calls a ladder without such a size validated, against the source.
+        severity = None if graph.capture_sizes else Severity.WARNING
+        yield finding("graph.sp_multiple", severity=severity, at=at, fix=fix, sizes=sizes, tp=tp)
+    elif dropped and (graph.capture_sizes or missed):
+        yield finding("graph.sp_dropped", at=at, fix=fix, dropped=dropped, tp=tp, kept=kept)
 
 
 @holds("vllm_ascend")
@@ -188,10 +272,19 @@ def _streams(resolved: ResolvedRecipe) -> StreamDemand:
 
 def _planned_sizes(resolved: ResolvedRecipe, graph: StaticGraphSpec) -> Sequence[int]:
     """What the recipe lists, or the ladder that is planned for it."""
-    from ascend_recipes.planning.capture import default_capture_sizes
-
     seqs = resolved.recipe.scheduler.max_num_seqs
     return graph.capture_sizes or default_capture_sizes(seqs, query_length(resolved))
+
+
+def _ladder(resolved: ResolvedRecipe) -> Sequence[int]:
+    """What vllm-ascend is told, or takes by itself, before sizes are dropped or rounded."""
+    from ascend_recipes.rendering.derived import on_ladder
+
+    scheduler, query = resolved.recipe.scheduler, query_length(resolved)
+    tokens = scheduler.max_num_seqs * query
+    if not on_ladder(min(tokens, CAPTURE_CAP)):
+        return default_capture_sizes(scheduler.max_num_seqs, query)
+    return stock_capture_sizes(tokens, 1, scheduler.max_num_batched_tokens)
 
 
 def _capped(resolved: ResolvedRecipe, needed: int) -> Finding:

@@ -109,11 +109,11 @@ def compressed_heads_fit_a5(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if recipe.hardware != "a5" or recipe.attention.kind != "dsa" or not isinstance(heads, int):
         return
     if heads // recipe.parallel.tp not in _COMPRESSED_HEADS_A5:
-        legal = [n for n in divisors(heads) if heads // n in _COMPRESSED_HEADS_A5]
+        tp = max((n for n in divisors(heads) if heads // n in _COMPRESSED_HEADS_A5), default=0)
         yield finding(
             "attention.heads_a5",
             at="parallel.tp",
-            fix=f"parallel.tp={max(legal)} parallel.dp={_replicas(resolved, max(legal))}",
+            fix=f"parallel.tp={tp} parallel.dp={_replicas(resolved, tp)}" if tp else "",
             each=heads // recipe.parallel.tp,
             legal=_COMPRESSED_HEADS_A5,
         )
