@@ -104,23 +104,20 @@ def _check_tensors(
     check_shape(NAME, "x", x, (None, None), "[tokens, channels]")
     channels = x.shape[1]
     check(
-        channels % ALIGNMENT == 0,
+        channels > 0 and channels % ALIGNMENT == 0,
         NAME,
         "x",
         f"has {channels} channels",
-        f"a multiple of {ALIGNMENT}",
+        f"a positive multiple of {ALIGNMENT}",
     )
     check_shape(NAME, "weight", weight, (None, channels), "[taps, channels]")
     taps = weight.shape[0]
     check(2 <= taps <= 4, NAME, "weight", f"has {taps} taps", "2 to 4")
     check_shape(NAME, "conv_state", conv_state, (None, None, channels), "[lines, rows, channels]")
-    check(
-        conv_state.shape[1] >= taps - 1,
-        NAME,
-        "conv_state",
-        f"has {conv_state.shape[1]} rows",
-        f"at least {taps - 1}",
-    )
+    lines, rows = conv_state.shape[:2]
+    fits = lines > 0 and rows >= taps - 1
+    problem = f"has {lines} lines of {rows} rows"
+    check(fits, NAME, "conv_state", problem, f"lines of at least {taps - 1} rows")
     check_contiguous(NAME, x=x, output=output)
     check_shape(NAME, "output", output, tuple(x.shape), "the shape of x")
     if bias is not None:
@@ -139,13 +136,14 @@ def _read_starts(x: Tensor, starts: Tensor | None, decode: bool) -> list[int]:
             raise OperatorRefusedError(
                 NAME, "query_start_loc_opt", "is None", "required in run mode 0 for [T, C] input"
             )
+        check(x.shape[0] > 0, NAME, "x", "has no token", "one a sequence in run mode 1")
         return list(range(x.shape[0] + 1))
     _check_integer("query_start_loc_opt", starts)
     check(starts.dim() == 1, NAME, "query_start_loc_opt", f"has {starts.dim()} dimensions", "1")
     values: list[int] = starts.tolist()
     rising = all(first <= second for first, second in pairwise(values))
     check(
-        bool(values) and values[0] == 0 and rising and values[-1] <= x.shape[0],
+        len(values) > 1 and values[0] == 0 and rising and values[-1] <= x.shape[0],
         NAME,
         "query_start_loc_opt",
         f"is {values}",
@@ -166,7 +164,7 @@ def _read_lines(indices: Tensor | None, conv_state: Tensor, requests: int) -> li
         return list(range(requests))
     _check_integer("cache_indices_opt", indices)
     check(
-        indices.dim() in (1, 2) and indices.shape[0] == requests,
+        indices.dim() in (1, 2) and indices.shape[0] == requests and indices.numel() > 0,
         NAME,
         "cache_indices_opt",
         f"has shape {list(indices.shape)}",

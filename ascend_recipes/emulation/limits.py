@@ -23,6 +23,17 @@ _UNCOMMON = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu")
 """Dtypes that only some generations compute; every 8-bit float goes with the first of them."""
 _LOW = (torch.float16, torch.bfloat16)
 
+_GROUPS = {"group_list": "group_index"}
+_SPELLED = {
+    "_C_ascend::moe_gating_top_k": {"bias": "bias_opt"},
+    "_C_ascend::npu_dequant_swiglu_quant": _GROUPS,
+    "npu::npu_dequant_swiglu_quant": _GROUPS,
+    "npu::npu_add_rms_norm": {"input": "x1"},
+    "npu::npu_add_rms_norm_dynamic_quant": {"x": "x1"},
+    "npu::npu_chunk_gated_delta_rule": {"state": "initial_state"},
+}
+"""Arguments of operators whose kernels share checks, where the operator spells them otherwise."""
+
 
 @dataclass(frozen=True)
 class _Admission:
@@ -72,7 +83,11 @@ def guarded(symbol: str, kernel: Kernel) -> Kernel:
     @wraps(kernel)
     def call(*args: Any, **kwargs: Any) -> Any:
         _check_dtypes(symbol, names, args, kwargs)
-        return kernel(*args, **kwargs)
+        try:
+            return kernel(*args, **kwargs)
+        except OperatorRefusedError as error:
+            spelled = _SPELLED.get(symbol, {}).get(error.argument, error.argument)
+            raise error.of(_short(symbol), spelled) from None
 
     return call
 

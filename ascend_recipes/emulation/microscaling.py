@@ -121,6 +121,7 @@ def swiglu_group_quant(
     check(quant_mode == 2, name, "quant_mode", f"is {quant_mode}", "2 (microscaled)")
     check(dst_type == torch.float8_e4m3fn, name, "dst_type", f"is {dst_type}", "float8_e4m3fn")
     check(not output_origin, name, "output_origin", "is True", "False")
+    check(group_list_type == 0, name, "group_list_type", f"is {group_list_type}", "0 (counts)")
     width = x.shape[-1]
     check(
         width % 128 == 0 or (width % 2 == 0 and relaxes(SMALL)),

@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
@@ -19,6 +20,8 @@ INTEGERS = (torch.int32, torch.int64)
 SOFTMAX, SIGMOID, SQRT_SOFTPLUS = 0, 1, 2
 BY_LARGEST, BY_TWO_LARGEST = 0, 1
 EXPERT_LIMIT = 2048
+TORCH_NPU = "npu_moe_gating_top_k"
+HASH = "moe_gating_top_k_hash"
 
 
 def gating_top_k(
@@ -38,7 +41,7 @@ def gating_top_k(
     eps: float = 1e-20,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`npu::npu_moe_gating_top_k`: scores, group and expert selection, normalized weights."""
-    name = "npu_moe_gating_top_k"
+    name = TORCH_NPU
     kinds = (SOFTMAX, SIGMOID)
     check(norm_type in kinds, name, "norm_type", f"is {norm_type}", "0 (softmax), 1 (sigmoid)")
     return _gate(
@@ -104,7 +107,8 @@ def gating_top_k_hash(
     out_flag: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`_C_ascend::moe_gating_top_k_hash`: also square-root-softplus scores, and table look-up."""
-    name = "moe_gating_top_k_hash"
+    name = HASH
+    check_limit(f"_C_ascend::{HASH}", "tokens", "x", x.shape[0], "has tokens:")
     check(
         norm_type in (SOFTMAX, SIGMOID, SQRT_SOFTPLUS),
         name,
@@ -210,7 +214,8 @@ def _check_gate(
     check_dtype(name, "x", x, FLOATS)
     check(x.dim() == 2, name, "x", f"has {x.dim()} dimensions", "2 ([tokens, experts])")
     experts = x.shape[1]
-    check(experts <= EXPERT_LIMIT, name, "x", f"has {experts} experts", f"at most {EXPERT_LIMIT}")
+    fits = 1 <= experts <= EXPERT_LIMIT
+    check(fits, name, "x", f"has {experts} experts", f"1 to {EXPERT_LIMIT}")
     check(
         count > 0 and experts % count == 0,
         name,
@@ -219,8 +224,13 @@ def _check_gate(
         f"a divisor of {experts} experts",
     )
     size = experts // count
+    least = _smallest_group(name, count, mode)
     check(
-        count == 1 or size > 2, name, "group_count", f"leaves {size} experts a group", "more than 2"
+        size >= least,
+        name,
+        "group_count",
+        f"leaves {size} experts a group",
+        f"at least {least}",
     )
     aligned = -(-size // 32) * 32 * count
     check(
@@ -236,6 +246,13 @@ def _check_gate(
     if bias is not None:
         check_same_dtype(name, x, bias=bias)
         check_shape(name, "bias", bias, (experts,), "[experts]")
+
+
+def _smallest_group(name: str, count: int, mode: int) -> int:
+    """Experts that a group has at least."""
+    if name == TORCH_NPU:
+        return 3 if count > 1 else 1
+    return 2 if mode == BY_TWO_LARGEST else 1
 
 
 def _scores(x: Tensor, norm_type: int) -> Tensor:

@@ -56,14 +56,15 @@ def init_routing(
     )
     tokens = _check_rows(name, x, expert_idx, quant_mode)
     check(0 < expert_num <= EXPERT_LIMIT, name, "expert_num", f"is {expert_num}", "1 to 10240")
-    first, last = tuple(active_expert_range) or (0, expert_num)
+    bounds = tuple(active_expert_range) or (0, expert_num)
     check(
-        0 <= first < last <= expert_num,
+        len(bounds) == 2 and 0 <= bounds[0] < bounds[1] <= expert_num,
         name,
         "active_expert_range",
-        f"is [{first}, {last})",
-        f"a range within [0, {expert_num})",
+        f"is {list(bounds)}",
+        f"the bounds of a range within [0, {expert_num})",
     )
+    first, last = bounds
     check_range(name, "expert_idx", expert_idx, 0, expert_num, "experts")
     check(active_num >= -1, name, "active_num", f"is {active_num}", "-1 or more")
     per_token = expert_idx.shape[1]
@@ -76,7 +77,9 @@ def init_routing(
     chosen = order[:active]
     rows = x[chosen // per_token]
     counts = torch.bincount(flat[local], minlength=expert_num)[first:last]
-    values, scales = _rows(name, rows, flat[chosen] - first, scale, quant_mode, chosen // per_token)
+    if scale is not None:
+        _check_scale(name, scale, x, quant_mode, last - first)
+    values, scales = _rows(rows, flat[chosen] - first, scale, quant_mode, chosen // per_token)
     total = tokens * per_token
     index = _row_index(chosen, total, row_idx_type)
     return padded(values, total), index, counts, padded(scales, total)
@@ -236,20 +239,24 @@ def _check_rows(name: str, x: Tensor, expert_idx: Tensor, quant_mode: int) -> in
     return x.shape[0]
 
 
+def _check_scale(name: str, scale: Tensor, x: Tensor, quant_mode: int, active: int) -> None:
+    rows, hidden = x.shape
+    if quant_mode == PLAIN:
+        check_shape(name, "scale", scale, (rows,), "[rows]")
+        return
+    check_shape(name, "scale", scale, (None, hidden), "[1 or active experts, hidden]")
+    experts = scale.shape[0]
+    check(experts in (1, active), name, "scale", f"is of {experts} experts", f"1 or {active}")
+
+
 def _rows(
-    name: str, rows: Tensor, expert: Tensor, scale: Tensor | None, quant_mode: int, token: Tensor
+    rows: Tensor, expert: Tensor, scale: Tensor | None, quant_mode: int, token: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Rows as they leave, and one scale a row: computed, copied from the token, or none."""
-    if scale is not None:
-        check_dtype(name, "scale", scale, (torch.float32,))
     if quant_mode == PLAIN:
-        if scale is None:
-            return rows, torch.empty(0)
-        check(scale.dim() == 1, name, "scale", f"has {scale.dim()} dimensions", "1 ([rows])")
-        return rows, scale[token]
+        return rows, torch.empty(0) if scale is None else scale[token]
     wide = rows.float()
     if scale is not None:
-        check_shape(name, "scale", scale, (None, rows.shape[1]), "[active experts, hidden]")
         wide = wide * (scale[expert] if scale.shape[0] > 1 else scale)
     return quantize_rows(wide)
 

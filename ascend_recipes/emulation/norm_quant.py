@@ -29,6 +29,7 @@ def rms_norm_dynamic_quant(
     """`_C_ascend::npu_rms_norm_dynamic_quant`: the norm in float32, int8 per token."""
     name = "npu_rms_norm_dynamic_quant"
     _check(name, x, gamma, smooth_scale=smooth_scale, beta=beta)
+    check(epsilon > 0, name, "epsilon", f"is {epsilon}", "more than 0")
     return quantize_rows(_normalize(x, gamma, beta, epsilon, smooth_scale))
 
 

@@ -25,7 +25,12 @@ class OperatorRefusedError(ValueError):
         super().__init__(f"{operator}: argument '{argument}' {problem}; allowed: {allowed}")
         self.operator = operator
         self.argument = argument
+        self.problem = problem
         self.allowed = allowed
+
+    def of(self, operator: str, argument: str) -> "OperatorRefusedError":
+        """The same refusal by another operator, whose kernel shares the checks."""
+        return OperatorRefusedError(operator, argument, self.problem, self.allowed)
 
 
 def relax(relaxed: Collection[str]) -> None:

@@ -66,10 +66,10 @@ def check_table(operator: str, argument: str, table_RV: Tensor, requests: int, n
 
 
 def check_pages(operator: str, argument: str, cache: Tensor) -> None:
-    """Refuse caches whose pages are not contiguous; pages may be any distance apart."""
-    inner = cache[:1]
+    """Refuse empty caches, and pages that are not contiguous; they may be any distance apart."""
+    check(cache.numel() > 0, operator, argument, f"has shape {list(cache.shape)}", "pages of rows")
     check(
-        cache.shape[0] > 0 and inner.is_contiguous(),
+        cache[:1].is_contiguous(),
         operator,
         argument,
         f"has strides {list(cache.stride())}",

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ascend_recipes.emulation.limits import check_limit
 from ascend_recipes.emulation.refusal import check, check_contiguous, check_dtype, check_same_dtype
 
 NAME = "inplace_partial_rotary_mul"
+SYMBOL = f"_C_ascend::{NAME}"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -29,6 +31,9 @@ def inplace_partial_rotary_mul(
     check(x.dim() == 4, NAME, "x", f"has {x.dim()} dimensions", "4 (BSND)")
     check_dtype(NAME, "x", x, DTYPES)
     check_contiguous(NAME, x=x)
+    check(x.numel() > 0, NAME, "x", "is empty", "a tensor with elements")
+    check_limit(SYMBOL, "head_dim", "x", x.shape[-1], "has head dim")
+    check(x.shape[-1] % 2 == 0, NAME, "x", f"has odd head dim {x.shape[-1]}", "an even one")
     check(rotary_mode == "interleave", NAME, "rotary_mode", f"is '{rotary_mode}'", "interleave")
     check(len(partial_slice) == 2, NAME, "partial_slice", f"is {list(partial_slice)}", "two bounds")
     begin, end = partial_slice
@@ -54,8 +59,18 @@ def inplace_partial_rotary_mul(
         check(fits, NAME, argument, f"has shape {list(shape)}", wanted)
         check_dtype(NAME, argument, factor, (x.dtype, torch.float32))
     check_same_dtype(NAME, r1, r2=r2)
+    if r1.dtype != x.dtype:
+        _check_mixed(x, r1)
     part = x[..., begin:end]
     part.copy_(rotate_pairs(part.float(), r1.float(), r2.float()))
+
+
+def _check_mixed(x: Tensor, factor: Tensor) -> None:
+    """float32 factors of half-precision heads: A2 and A3 only have the path of one position."""
+    alone = factor.shape[1] == 1 and 1 in x.shape[1:3]
+    positions = 1 if alone else max(x.shape[1:3])
+    problem = "is float32 beside half-precision heads; positions and heads of a row are"
+    check_limit(SYMBOL, "mixed_positions", "r1", positions, problem)
 
 
 def inplace_partial_rotary_mul_meta(

@@ -36,6 +36,7 @@ from ascend_recipes.emulation.split_metadata import (
     attention_numbers,
     check_attention_modes,
     check_ratio,
+    check_selected,
     check_split,
 )
 
@@ -171,11 +172,6 @@ def kv_quant_sparse_attention(
         cu_seqlens_cmp_kv=cu_seqlens_cmp_kv,
         seqused_q=seqused_q,
     )
-    check(sinks is not None, QUANT_NAME, "sinks", "is None", "float32 [heads]")
-    if cmp_sparse_indices is not None:
-        count = cmp_sparse_indices.shape[-1]
-        fits = small or count in (512, 1024)
-        check(fits, QUANT_NAME, "cmp_sparse_indices", f"selects {count}", "512 or 1024")
     check(ori_kv is not None, QUANT_NAME, "ori_kv", "is None", "a cache of packed rows")
     assert ori_kv is not None
     head = q.shape[-1]
@@ -255,9 +251,9 @@ def _attend_pages(
     needed = -(-int(keys_R.max()) // ori_kv.shape[1])
     check_table(name, "ori_block_table", ori_table, requests, needed)
     _check_compressed(name, cmp_kv, cmp_table, selected, q, width, keys_R, ratio)
-    if sinks is not None:
-        check_dtype(name, "sinks", sinks, (torch.float32,))
-        check_shape(name, "sinks", sinks, (q.shape[1],), "[heads]")
+    check(sinks is not None, name, "sinks", "is None", "float32 [heads]")
+    assert sinks is not None
+    check_shape(name, "sinks", sinks, (q.shape[1],), "[heads]")
     top_k = 0 if selected is None else selected.shape[-1]
     numbers = attention_numbers(
         q.shape[1], q.shape[2], before, ratio if cmp_kv is not None else 1, top_k
@@ -312,6 +308,7 @@ def _check_compressed(
     shape = (q.shape[0], 1, None)
     check_shape(name, "cmp_sparse_indices", selected, shape, "[tokens, 1, selected]")
     check(selected.numel() > 0, name, "cmp_sparse_indices", "is empty", "at least one column")
+    check_selected(name, "cmp_sparse_indices", selected.shape[-1])
     valid = selected >= 0
     sorted_ = bool((valid[..., 1:] <= valid[..., :-1]).all())
     check(sorted_, name, "cmp_sparse_indices", "has -1 before a block", "blocks first, then -1")
@@ -324,7 +321,7 @@ def _attend(
     keys_R: Tensor,
     group: Tensor,
     scale: float,
-    sinks: Tensor | None,
+    sinks: Tensor,
     out: Tensor,
 ) -> None:
     """Attention of requests that have the same number of queries, in float32."""
@@ -392,9 +389,7 @@ def _selected(
     return keys.decode(keys.compressed[page_RQK, place_RQK % size]), hidden_RQK
 
 
-def _softmax_sum(
-    query_RQND: Tensor, parts: list[tuple[Tensor, Tensor]], sinks: Tensor | None
-) -> Tensor:
+def _softmax_sum(query_RQND: Tensor, parts: list[tuple[Tensor, Tensor]], sinks: Tensor) -> Tensor:
     """Weighted sum of the keys of all parts; the sinks take weight and give nothing."""
     scores, cleaned = [], []
     for key, hidden in parts:
@@ -405,13 +400,9 @@ def _softmax_sum(
         score_RQNX = _dot(query_RQND, key)
         scores.append(score_RQNX.masked_fill(hidden[:, :, None], -torch.inf))
     score = torch.cat(scores, dim=-1)
-    largest = score.amax(-1, keepdim=True)
-    if sinks is not None:
-        largest = torch.maximum(largest, sinks[:, None])
+    largest = torch.maximum(score.amax(-1, keepdim=True), sinks[:, None])
     weight = (score - largest).exp_()
-    total = weight.sum(-1, keepdim=True)
-    if sinks is not None:
-        total += (sinks[:, None] - largest).exp()
+    total = weight.sum(-1, keepdim=True) + (sinks[:, None] - largest).exp()
     weight = weight / total
     out = torch.zeros_like(query_RQND)
     begin = 0

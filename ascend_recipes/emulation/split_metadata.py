@@ -71,7 +71,15 @@ def lightning_indexer_metadata(
 ) -> Tensor:
     """`_C_ascend::npu_vllm_quant_lightning_indexer_metadata` for layouts TND and PA_BSND."""
     name = "npu_vllm_quant_lightning_indexer_metadata"
-    check_indexer_numbers(name, num_heads_q, num_heads_k, head_dim, sparse_count, cmp_ratio)
+    check_indexer_numbers(
+        name,
+        num_heads_q,
+        num_heads_k,
+        head_dim,
+        sparse_count,
+        cmp_ratio,
+        ("num_heads_q", "num_heads_k", "head_dim"),
+    )
     check_indexer_modes(
         name,
         query_quant_mode=query_quant_mode,
@@ -82,7 +90,15 @@ def lightning_indexer_metadata(
         pre_tokens=pre_tokens,
         next_tokens=next_tokens,
     )
-    lengths = _both(name, actual_seq_lengths_query, actual_seq_lengths_key, batch_size, 0)
+    _check_not_negative(
+        name, batch_size=batch_size, max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k
+    )
+    lengths = _both(
+        name,
+        batch_size,
+        actual_seq_lengths_query=(actual_seq_lengths_query, batch_size),
+        actual_seq_lengths_key=(actual_seq_lengths_key, batch_size),
+    )
     return describe(indexer_numbers(num_heads_q, head_dim, sparse_count, cmp_ratio), lengths)
 
 
@@ -131,6 +147,8 @@ def sparse_attention_metadata(
     check(head_dim == 512 or relaxes(SMALL), name, "head_dim", f"is {head_dim}", "512")
     check(has_ori_kv, name, "has_ori_kv", "is False", "True")
     check(ori_topk == 0, name, "ori_topk", f"is {ori_topk}", "0 (no selected window keys)")
+    check_selected(name, "cmp_topk", cmp_topk)
+    _check_not_negative(name, batch_size=batch_size, max_seqlen_q=max_seqlen_q)
     check_attention_modes(
         name,
         layout_q=layout_q,
@@ -141,7 +159,12 @@ def sparse_attention_metadata(
         ori_win_right=ori_win_right,
     )
     check_ratio(name, cmp_ratio, has_cmp_kv)
-    lengths = _both(name, cu_seqlens_q, seqused_kv, batch_size, 1)
+    lengths = _both(
+        name,
+        batch_size,
+        cu_seqlens_q=(cu_seqlens_q, batch_size + 1),
+        seqused_kv=(seqused_kv, batch_size),
+    )
     ratio = cmp_ratio if has_cmp_kv else 1
     return describe(
         attention_numbers(num_heads_q, head_dim, ori_win_left, ratio, cmp_topk), lengths
@@ -185,7 +208,14 @@ def kv_quant_sparse_attention_metadata(
 ) -> Tensor:
     """`_C_ascend::npu_kv_quant_sparse_attn_sharedkv_metadata` (A5)."""
     name = "npu_kv_quant_sparse_attn_sharedkv_metadata"
-    check(kv_quant_mode == 1, name, "kv_quant_mode", f"is {kv_quant_mode}", "1")
+    heads_fit = num_heads_q in (64, 128) or relaxes(SMALL)
+    check(heads_fit, name, "num_heads_q", f"is {num_heads_q}", "64, 128")
+    for argument, value, allowed in (
+        ("kv_quant_mode", kv_quant_mode, (1,)),
+        ("tile_size", tile_size, (0, 64)),
+        ("rope_head_dim", rope_head_dim, (0, 64)),
+    ):
+        check(value in allowed, name, argument, f"is {value}", ", ".join(map(str, allowed)))
     return sparse_attention_metadata(
         num_heads_q,
         num_heads_kv,
@@ -193,6 +223,7 @@ def kv_quant_sparse_attention_metadata(
         cu_seqlens_q,
         seqused_kv=seqused_kv,
         batch_size=batch_size,
+        max_seqlen_q=max_seqlen_q,
         ori_topk=ori_topk,
         cmp_topk=cmp_topk,
         cmp_ratio=cmp_ratio,
@@ -227,13 +258,23 @@ def attention_numbers(
 
 
 def check_indexer_numbers(
-    name: str, heads: int, key_heads: int, head_dim: int, top_k: int, ratio: int
+    name: str,
+    heads: int,
+    key_heads: int,
+    head_dim: int,
+    top_k: int,
+    ratio: int,
+    arguments: tuple[str, str, str] = ("query", "key", "query"),
 ) -> None:
-    """Refuse heads, sizes, counts and ratios that the indexer does not take."""
+    """Refuse heads, sizes, counts and ratios that the indexer does not take.
+
+    `arguments` have the heads of the queries, those of the keys, and the head dim.
+    """
+    of_heads, of_key_heads, of_head_dim = arguments
     small = relaxes(SMALL)
-    check(heads == 64 or small, name, "query", f"has {heads} heads", "64 heads")
-    check(key_heads == 1, name, "key", f"has {key_heads} heads", "1 head")
-    check(head_dim == 128 or small, name, "query", f"has head dim {head_dim}", "128")
+    check(heads == 64 or small, name, of_heads, f"has {heads} heads", "64 heads")
+    check(key_heads == 1, name, of_key_heads, f"has {key_heads} heads", "1 head")
+    check(head_dim == 128 or small, name, of_head_dim, f"has head dim {head_dim}", "128")
     symbol = f"_C_ascend::{name}"
     if small:
         check(0 < top_k <= 2048, name, "sparse_count", f"is {top_k}", "1 to 2048")
@@ -285,13 +326,23 @@ def _check_listed(
         check(value in allowed[argument], name, argument, f"is {value}", wanted)
 
 
-def _both(
-    name: str, query: Tensor | None, keys: Tensor | None, batch: int, leading: int
-) -> tuple[Tensor, Tensor]:
-    problem, wanted = "or the lengths of the keys are None", "both, with packed queries and pages"
-    check(query is not None and keys is not None, name, "lengths of the query", problem, wanted)
-    assert query is not None
-    assert keys is not None
-    check_integers(name, "lengths of the query", query, batch + leading, f"[batch + {leading}]")
-    check_integers(name, "lengths of the keys", keys, batch, "[batch_size]")
-    return query, keys
+def check_selected(name: str, argument: str, count: int) -> None:
+    """Refuse numbers of selected blocks; 0 selects none."""
+    fits = count in (0, 512, 1024) or relaxes(SMALL)
+    check(fits, name, argument, f"selects {count}", "512 or 1024")
+
+
+def _check_not_negative(name: str, **sizes: int) -> None:
+    for argument, size in sizes.items():
+        check(size >= 0, name, argument, f"is {size}", "0 or more")
+
+
+def _both(name: str, batch: int, **lengths: tuple[Tensor | None, int]) -> list[Tensor]:
+    """Lengths of queries and keys, which packed queries and pages need."""
+    found = []
+    for argument, (tensor, size) in lengths.items():
+        check(tensor is not None, name, argument, "is None", "int32 with packed queries and pages")
+        assert tensor is not None
+        check_integers(name, argument, tensor, size, f"[{size}] for batch_size {batch}")
+        found.append(tensor)
+    return found

@@ -2,6 +2,8 @@
 
 # Shapes: R rows, K inner size, I intermediate (2I with gate and up), E experts
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
@@ -93,6 +95,8 @@ def dequant_swiglu_quant(
         quant_mode == 1, name, "quant_mode", f"is {quant_mode}", "1 (dynamic; static not emulated)"
     )
     check(swiglu_mode in (0, 1), name, "swiglu_mode", f"is {swiglu_mode}", "0, 1")
+    check_finite(name, glu_alpha=glu_alpha, glu_bias=glu_bias, clamp_limit=clamp_limit)
+    check(clamp_limit >= 0, name, "clamp_limit", f"is {clamp_limit}", "0 or more")
     check_dtype(name, "x", x, (torch.int32,))
     check(x.dim() == 2, name, "x", f"has {x.dim()} dimensions", "2 ([tokens, 2H])")
     rows, width = x.shape
@@ -163,6 +167,12 @@ def custom_dequant_swiglu_quant(
         glu_alpha=glu_alpha,
         glu_bias=glu_bias,
     )
+
+
+def check_finite(name: str, **numbers: float) -> None:
+    """Refuse numbers that are infinite or none at all."""
+    for argument, number in numbers.items():
+        check(isfinite(number), name, argument, f"is {number}", "a finite number")
 
 
 def dequant_swiglu_quant_meta(x: Tensor, **_: object) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,10 @@ ALL = "all"
 class OperatorCall(Spec):
     """A call that the operator takes; `tests/ops/written_operators.py` reads the arguments.
 
-    A tensor is text: `bfloat16[3, 8]` of zeros, `int32[4] = 1`, `int64(1, 3)` with its values,
-    `int32([0, 1], [3, 2])`, and `.t` at the end for the view with its last two dimensions swapped.
+    A tensor is text: `bfloat16[3, 8]` of zeros, `int32[4] = 1`, `int32[4] = 1/0` with numbers in
+    turn, `int64(1, 3)` with its values, `int32([0, 1], [3, 2])`; and at the end `.t` for the view
+    with its last two dimensions swapped, `.upper` for ones above the diagonal, `.same` for the view
+    that holds its first row again and again, `.gaps` for one with gaps along its second dimension.
     """
 
     hardware: Name | None = None

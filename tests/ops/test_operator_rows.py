@@ -43,8 +43,16 @@ def test_a_violating_call_is_refused(key, entry, change):
     arguments = written_arguments(row, entry.call)
     with pytest.raises(OperatorRefusedError) as caught:
         make(row, arguments | change)
+    assert caught.value.operator == row.symbol.split("::")[1]
     assert caught.value.argument == entry.argument, str(caught.value)
     assert caught.value.allowed
+
+
+@pytest.mark.parametrize("key", ROWS)
+def test_demands_name_arguments_of_the_operator(key):
+    schema = torch._C._jit_get_schemas_for_operator(ROWS[key].symbol)[0]
+    named = {entry.argument for entry in (*ROWS[key].constraints, *ROWS[key].not_emulated)}
+    assert named <= {item.name for item in schema.arguments}
 
 
 def operators_of_bindings():

@@ -15,8 +15,8 @@ from tests.vendor.cases.moe_cases import GROUP, two_ranks
 
 TENSOR = re.compile(
     r"(?P<dtype>[a-z]\w*)"
-    r"(?:\[(?P<shape>[\d, ]*)\](?: = (?P<fill>-?[\d.]+))?|(?P<values>\(.+\)))"
-    r"(?P<view>\.t|\.upper)?"
+    r"(?:\[(?P<shape>[\d, ]*)\](?: = (?P<fill>-?[\d.]+(?:/-?[\d.]+)*))?|(?P<values>\(.+\)))"
+    r"(?P<view>\.t|\.upper|\.same|\.gaps)?"
 )
 LARGE = 1 << 22
 """Elements from which a tensor's memory is left untouched: only its shape matters."""
@@ -52,9 +52,16 @@ def tensor_of(match: re.Match[str]) -> torch.Tensor:
         shape = [int(size) for size in match["shape"].split(",") if size.strip()]
         tensor = torch.empty(shape, dtype=dtype)
         if tensor.numel() < LARGE or match["view"]:
-            tensor.copy_(torch.full(shape, float(match["fill"] or 0)))
+            turns = [float(number) for number in (match["fill"] or "0").split("/")]
+            wanted = tensor.numel()
+            rounds = -(-wanted // len(turns))
+            tensor.copy_(torch.tensor(turns).repeat(rounds)[:wanted].view(shape))
     if match["view"] == ".upper":
         return torch.ones(shape).triu(1).to(dtype)
+    if match["view"] == ".gaps":
+        return tensor.repeat_interleave(2, dim=1)[:, ::2]
+    if match["view"] == ".same":
+        return tensor[:1].expand(shape)
     return tensor.transpose(-1, -2) if match["view"] else tensor
 
 
