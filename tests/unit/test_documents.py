@@ -30,6 +30,7 @@ LIGHT = {
     "CompletionDocument": ("completion", "bash"),
     "WordsDocument": ("completion", "words", "recipe=deep"),
     "InitDocument": ("init", "model=qwen3_5_27b", "hardware=a2"),
+    "ExportDocument": ("export", RECIPE, "runtime=vllm_ascend", "--target", "argv"),
     "FixDocument": ("fix", RECIPE, "parallel.tp=3"),
     "TransposeDocument": ("transpose", RECIPE, "--to", "a3"),
     "ImportDocument": ("import", "run.sh", "hardware=a2"),

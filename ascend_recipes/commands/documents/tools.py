@@ -90,6 +90,28 @@ class ImportDocument(Document):
     path: str | None
 
 
+class ExportFileObject(Spec):
+    """One file of an export."""
+
+    name: str
+    path: str | None
+    """Where it was written; none where nothing was."""
+    text: str
+
+
+class ExportDocument(Document):
+    """`export`."""
+
+    command: Literal["export"]
+    recipe: str
+    digest: str
+    target: Literal["shell", "compose", "k8s", "slurm", "argv"]
+    image: str | None
+    """Container image; none where nobody publishes one and the target needs none."""
+    files: tuple[ExportFileObject, ...]
+    findings: tuple[FindingObject, ...]
+
+
 class LintedCommandObject(Spec):
     """One `vllm serve` command that lint found."""
 
