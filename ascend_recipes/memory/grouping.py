@@ -104,7 +104,7 @@ def tuple_groups(layers: Sequence[CacheLayer]) -> Grouping:
         split = -(-counts[table] // length) if table in windows else 1
         for index in range(split):
             target = [item for item in buckets[table][index::split] if not item.draft]
-            longest = max(longest, *_padded(target, sizes).values())
+            longest = max((longest, *_padded(target, sizes).values()))
         groups += _split(table, len(buckets[table]), split)
     drafts = sum(item.draft for item in layers)
     return Grouping(tuple(groups), sum(sizes) * (longest + drafts))
