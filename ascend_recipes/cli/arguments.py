@@ -19,7 +19,7 @@ COMMANDS = {
     "logs": "the last lines of a run's logs: logs [RUN] [PROCESS…]",
     "stop": "end a run, in the reverse order of its start: stop [RUN]",
     "show": "describe a recipe: show NAME",
-    "explain": "where a value comes from, and why: explain [KEY]",
+    "explain": "where a value, flag or variable comes from, and why: explain [KEY]",
     "diff": "what two recipes plan differently: diff A B",
     "export": "files that start a deployment without us: export recipe=… --target shell|k8s|…",
     "doctor": "what this machine lacks, or what a log means: doctor [recipe=…] [--log FILE]",
@@ -339,6 +339,8 @@ def parse_arguments(argv: Sequence[str]) -> Invocation:
         word = reader.rest.pop(0)
         if reader.completes():
             reader.add_argument(word)
+        elif reader.explains(word):
+            reader.add_argument(word)
         elif word.startswith("-") and word != "-":
             reader.read_flag(word)
         elif is_override(word):
@@ -365,6 +367,11 @@ class _Reader:
     def completes(self) -> bool:
         """Whether the next word is one that a shell wants completed, whatever it looks like."""
         return self.invocation.command == "completion" and self.invocation.arguments == ("words",)
+
+    def explains(self, word: str) -> bool:
+        """Whether the word is a flag of somebody else's that shall be explained."""
+        asked = self.invocation.command == "explain" and not self.invocation.arguments
+        return asked and word.startswith("--") and word.partition("=")[0] not in _BY_NAME
 
     def add_argument(self, word: str) -> None:
         arguments = (*self.invocation.arguments, word)

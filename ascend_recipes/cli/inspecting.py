@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 
 def run_explain(invocation: Invocation, output: Output) -> ExitCode:
-    """`explain [KEY]`: where a value comes from, and why it is what it is."""
+    """`explain [KEY]`: where a value or argument comes from, and why it is what it is."""
     from ascend_recipes.commands.explain import explain
+    from ascend_recipes.commands.rendered import explain_argument, is_argument, with_rendering
 
     (key,) = _arguments(invocation, "")
     composition, planned = planned_with_composition(invocation.words, invocation.config_dirs)
-    found = explain(composition, planned, key)
+    if is_argument(key):
+        found = explain_argument(composition, planned, key)
+    else:
+        found = with_rendering(explain(composition, planned, key), planned)
     if output.json:
         values = [item.to_json() for item in found]
         output.document("explain", ExitCode.OK, {"recipe": composition.name, "values": values})

@@ -37,6 +37,10 @@ def _explanation(item: Explanation) -> Text:
         text.append("\n       because  ", style="dim").append(item.because)
     if item.follows:
         text.append("\n       gives    ", style="dim").append(", ".join(item.follows))
+    if item.renders:
+        text.append("\n       renders  ", style="dim").append("; ".join(item.renders))
+    if item.processes:
+        text.append("\n       only in  ", style="dim").append(", ".join(item.processes))
     return text
 
 

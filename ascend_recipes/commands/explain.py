@@ -37,6 +37,10 @@ class Explanation:
     because: str
     follows: tuple[str, ...] = ()
     """Plan values that follow from a recipe value."""
+    renders: tuple[str, ...] = ()
+    """Arguments of rendered commands that a recipe value gives."""
+    processes: tuple[str, ...] = ()
+    """Processes whose command says it; empty for all."""
 
     def to_json(self) -> dict[str, Json]:
         """The object of the document."""
@@ -47,6 +51,8 @@ class Explanation:
             "layers": list(self.layers),
             "because": self.because,
             "follows": list(self.follows),
+            "renders": list(self.renders),
+            "processes": list(self.processes),
         }
 
 

@@ -129,6 +129,10 @@ class ExplanationObject(Spec):
     because: str
     follows: tuple[str, ...]
     """Values of the plan that follow from it."""
+    renders: tuple[str, ...]
+    """Arguments of rendered commands that a recipe value gives."""
+    processes: tuple[str, ...]
+    """Processes whose command says it; empty for all."""
 
 
 class ExplainDocument(Document):
