@@ -12,7 +12,7 @@ from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import dense, prompt_of
 from tests.vllm.oracle_block_draft import BlockDraftOracle
-from tests.vllm.oracle_deepseek_v4 import oracle_logits
+from tests.vllm.oracle_deepseek_v4 import assert_matches, oracle_logits
 
 pytestmark = pytest.mark.vllm
 
@@ -37,6 +37,17 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def checkpoint(plan: Callable[..., PlannedLaunch], scratch: Path) -> Path:
     return write_near_markov(tiny_checkpoint(plan(*TINY, *WORDS)), scratch / "near_markov")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """The recipe's int8 indexer, graphs, prefix caching and seven drafts over float weights."""
+    words = (
+        *("recipe=deepseek_v4_a3_dspark", "quant=none", "checkpoint.variant=bf16_dspark"),
+        *(*FLOAT32, RAW, "scheduler.max_model_len=8192", "cache.memory_bytes=1073741824"),
+    )
+    with engine_of(*words, "parallel.tp=2", core_process=True) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +102,24 @@ def test_draft_logits(drafting: Engine, checkpoint: Path, scratch: Path):
     assert known >= len(tokens)
     assert compared > 10
     assert rejected > 0
+
+
+def test_the_recipe_on_two_ranks(two_ranks: Engine, scratch: Path):
+    prompts = [prompt_of(length, seed=2000 + length) for length in (3, 60, 129)]
+    answers = two_ranks.generate(prompts, max_tokens=8)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_matches(two_ranks, prompt, answer, "int8", scratch)
+    plan = two_ranks.planned.plan
+    assert (plan.drafter.kind, plan.engine["speculative_config"]["method"]) == ("dspark", "mtp")
+    assert two_ranks.counter("vllm:spec_decode_num_draft_tokens") > 0
+    for calls in two_ranks.record_calls():
+        assert set(calls) == set(plan.operations)
+        assert calls["draft_block_attention"] > 0
+
+
+def test_warm_prefix(two_ranks: Engine):
+    prompt = prompt_of(4400, seed=4400)
+    (cold,) = two_ranks.generate([prompt], max_tokens=4)
+    (warm,) = two_ranks.generate([prompt], max_tokens=4)
+    assert (cold["cached"], warm["cached"]) == (0, 4096)
+    assert warm["tokens"] == cold["tokens"]
