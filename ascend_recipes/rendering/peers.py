@@ -45,6 +45,8 @@ def _read_key(read: ReadTransfer, spec: dict[str, Json], key: str, value: Json) 
         spec["port"] = int(str(value))
     elif key == "engine_id" and str(value).isdigit():
         spec["engine_id"] = int(str(value))
+    elif key == "kv_load_failure_policy" and value in ("fail", "recompute"):
+        spec["load_failure"] = value
     elif key == _EXTRA and isinstance(value, dict):
         if options := _read_extra(read, spec, value):
             spec["options"] = options

@@ -26,6 +26,9 @@ def put_transfer(
         return
     at = f"roles.{process.role}.transfer"
     role = KV_ROLES.get(process.role, "kv_both")
+    if spec.load_failure != "fail":
+        policy = f"{TRANSFER}.kv_load_failure_policy"
+        arguments.put(policy, spec.load_failure, f"{at}.load_failure")
     if spec.connector != _MULTI:
         for key, value, path in _connector(spec, role, process):
             arguments.put(f"{TRANSFER}.{key}", value, f"{at}.{path}")

@@ -61,7 +61,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "rules",
         }
     ),
-    frozenset({"commands", "lint", "logs"}),
+    frozenset({"commands", "documented", "lint", "logs"}),
     frozenset({"docs"}),
     frozenset({"launch"}),
     frozenset({"doctor", "export", "run"}),

@@ -1,0 +1,1 @@
+"""Documented commands beside what their recipes render to, argument by argument."""
