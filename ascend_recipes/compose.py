@@ -175,7 +175,7 @@ def _unparsable(text: str) -> Finding:
     return finding(
         "usage.override",
         text=text,
-        fix=f"quote the value for Hydra: \"{key}='{quoted}'\"" if equals else "write KEY=VALUE",
+        fix=f"\"{key}='{quoted}'\"" if equals else "KEY=VALUE",
     )
 
 

@@ -26,7 +26,7 @@ Text = Mapping[str, str]
 """Language -> template."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Phrase:
     """A part of a sentence, in both languages; a value of a finding's texts."""
 

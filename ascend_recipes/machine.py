@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_recipes.errors import ExitCode, RecipeError, Source
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.paths import display_path
 
 PACKAGES = {
@@ -95,17 +95,18 @@ def read_installed(path: Path) -> InstalledVersions:
 
     tree = load_yaml(path)
     if not isinstance(tree, dict):
-        raise _invalid(path, "a mapping of names to versions is expected", 1)
+        raise _invalid(path, phrase("machine.no_mapping"), 1)
     known = {item.name for item in fields(InstalledVersions)}
     values: dict[str, Any] = {}
     for key, value in tree.items():
         line = leaf_lines(path).get((key,), 1)
         if key not in known:
-            raise _invalid(path, f"{key!r} is none of {', '.join(sorted(known))}", line)
+            raise _invalid(path, phrase("machine.unknown", key=key, options=sorted(known)), line)
         try:
             values[key] = _typed(key, value)
         except (TypeError, ValueError):
-            raise _invalid(path, f"{key}: {value!r} is not what {key} holds", line) from None
+            told = phrase("machine.wrong", key=key, value=repr(value))
+            raise _invalid(path, told, line) from None
     return InstalledVersions(**values)
 
 
@@ -124,12 +125,11 @@ def _typed(key: str, value: object) -> object:
     return str(value)
 
 
-def _invalid(path: Path, message: str, line: int) -> RecipeError:
+def _invalid(path: Path, said: Phrase, line: int) -> RecipeError:
     invalid = finding(
         "machine.invalid_file",
-        fix="a file of lines like `cann: 9.1.0`",
         source=Source(origin=display_path(path), line=line),
-        said=message,
+        said=said,
     )
     return RecipeError((invalid,), ExitCode.USAGE)
 

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 from ascend_recipes.findings import recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.complaints import complaint
 from ascend_recipes.schema.patch import PatchReceipt
 
 Phase: TypeAlias = Literal["frontend", "core", "worker", "inspect"]
@@ -134,5 +135,5 @@ def _load_receipt(path: Path) -> Receipt:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "document"
         raise recipe_error(
-            "receipt.invalid", path=display_path(path), where=where, said=first["msg"]
+            "receipt.invalid", path=display_path(path), where=where, said=complaint(first)
         ) from None

@@ -15,6 +15,7 @@ from ascend_recipes.compose import COMMAND_LINE, Composition
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
 from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.complaints import complaint
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
 
@@ -131,17 +132,12 @@ def _finding(error: ErrorDetails, composition: Composition) -> Finding:
         return _unknown(path, owner, composition)
     if error["type"] == "missing":
         return _missing(dotted, composition)
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] not in ("value_error", "assertion_error") and not isinstance(
-        error["input"], dict
-    ):
-        message = f"{message}, not {json.dumps(error['input'], ensure_ascii=False)}"
     return finding(
         "schema.value",
         at=dotted,
         source=composition.source(dotted),
         path=dotted or "recipe",
-        said=message,
+        said=complaint(error),
     )
 
 
@@ -157,7 +153,8 @@ def _unknown(
         "schema.unknown_key",
         at=dotted,
         source=composition.source(dotted),
-        fix=f"did you mean {suggestion}?" if suggestion else "",
+        fix=None if suggestion else "",
+        suggestion=suggestion,
         path=dotted,
         section=where,
         known=known,

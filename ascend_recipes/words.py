@@ -90,7 +90,6 @@ def check_no_sweep(words: Iterable[str]) -> None:
             several = finding(
                 "override.sweep",
                 at=key,
-                fix=f"{key}=[{value}] for one list, or -m with plan or check to try each",
                 key=key,
                 value=value,
             )
@@ -109,7 +108,6 @@ def repeated_overrides(words: Iterable[str]) -> list[Finding]:
         finding(
             "override.repeated",
             at=key,
-            fix=f"keep one {key}=…",
             key=key,
             count=count,
             value=values[key],

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, message_of, phrase
 from ascend_recipes.launch.agreement import Agreement
 from ascend_recipes.launch.link import Link, Message
 
@@ -68,7 +68,7 @@ class LeadMeeting:
                     fix=f"site.port_base={self._port + 1000}",
                     host=self._address,
                     port=self._port,
-                    owner="the meeting of the launchers",
+                    owner=phrase("cluster.meeting"),
                 ),
                 ExitCode.ENVIRONMENT,
             ) from None
@@ -173,7 +173,7 @@ class LeadMeeting:
         self._accept()
         while self._strangers:
             _, link = self._strangers.pop()
-            link.send(failed=finding("cluster.node_twice", node="that it names").message)
+            link.send(**_failure(finding("cluster.node_twice", node=phrase("cluster.named"))))
             link.close()
 
     def _accept(self) -> None:
@@ -214,9 +214,9 @@ class LeadMeeting:
 
     def _hear(self, peer: Peer, message: Message) -> None:
         self._note(peer, message)
-        if reason := message.get("failed"):
+        if message.get("failed"):
             node = _numbers(peer.nodes)
-            raise _refusal(finding("cluster.peer_failed", node=node, reason=str(reason)))
+            raise _refusal(finding("cluster.peer_failed", node=node, reason=_reason(message)))
         if message.get("stopping") and not peer.is_leaving:
             peer.is_leaving = True
             raise PeerStopError(_numbers(peer.nodes))
@@ -243,7 +243,7 @@ class FollowerMeeting:
         if self._link is None:
             return
         if isinstance(error, RecipeError) and error.findings[0].id not in _HEARD:
-            self._link.send(failed=error.findings[0].message)
+            self._link.send(**_failure(error.findings[0]))
         elif error is not None:
             self._link.send(stopping=True)
         self._link.close()
@@ -271,8 +271,8 @@ class FollowerMeeting:
         """
         assert self._link is not None
         message = self._link.take()
-        if message and (reason := message.get("failed")):
-            raise _refusal(finding("cluster.peer_failed", node="0", reason=str(reason)))
+        if message and message.get("failed"):
+            raise _refusal(finding("cluster.peer_failed", node="0", reason=_reason(message)))
         if message is None and self._link.is_lost:
             raise _refusal(finding("cluster.peer_lost", node="0"))
         return message
@@ -280,6 +280,17 @@ class FollowerMeeting:
 
 _HEARD = ("cluster.peer_failed", "cluster.peer_lost")
 """Failures that came from the other side, which need not be told them."""
+
+
+def _failure(item: Finding) -> dict[str, str]:
+    """A failure as it is told to others."""
+    told = message_of(item)
+    return {"failed": told.en, "failed_zh": told.zh}
+
+
+def _reason(message: Message) -> Phrase:
+    said = str(message["failed"])
+    return Phrase(said, str(message.get("failed_zh") or said))
 
 
 def _numbers(nodes: tuple[int, ...]) -> str:

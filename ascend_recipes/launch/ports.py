@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ascend_recipes.errors import Finding
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.launch.members import Member, flag_value
 from ascend_recipes.planning.ports import (
     DIRECT_TRANSPORT_FIRST,
@@ -25,7 +25,7 @@ _STORE = "Store"
 
 def deployment_ranges(members: Sequence[Member], addresses: Sequence[str]) -> tuple[PortRange, ...]:
     """Every port that the processes of a deployment bind, machine by machine."""
-    ranges: dict[tuple[str, str], PortRange] = {}
+    ranges: dict[tuple[str, str | Phrase], PortRange] = {}
     drawing: Counter[str] = Counter()
     for member in members:
         machine = _machine(member, addresses)
@@ -40,7 +40,7 @@ def deployment_ranges(members: Sequence[Member], addresses: Sequence[str]) -> tu
             machine,
             DIRECT_TRANSPORT_FIRST,
             dies * DIRECT_TRANSPORT_PORTS_PER_DIE,
-            "the direct transport of Mooncake",
+            phrase("cluster.direct_transport"),
             drawn=True,
         )
         for machine, dies in drawing.items()
@@ -51,7 +51,7 @@ def deployment_ranges(members: Sequence[Member], addresses: Sequence[str]) -> tu
 def port_findings(ranges: Sequence[PortRange]) -> Iterator[Finding]:
     """Errors for ports that two owners would bind, warnings for those that they might."""
     for item in out_of_range(ranges):
-        fix = f"{item.at}=<a smaller port>" if item.at else ""
+        fix = f"{item.at}=PORT" if item.at else ""
         yield finding(
             "cluster.port_out_of_range", at=item.at, fix=fix, owner=item.owner, ports=item
         )
@@ -84,7 +84,8 @@ def _machine(member: Member, addresses: Sequence[str]) -> str:
 def _ranges(member: Member, machine: str) -> Iterator[PortRange]:
     command = member.command
     if command.port is not None:
-        yield PortRange(machine, command.port, 1, f"the API of {member.name}", "serving.port")
+        owner = phrase("cluster.api", name=member.name)
+        yield PortRange(machine, command.port, 1, owner, "serving.port")
     # The address names the leader of an engine, which alone binds; its followers connect.
     for address_flag, port_flag in (
         ("--data-parallel-address", "--data-parallel-rpc-port"),
@@ -92,11 +93,11 @@ def _ranges(member: Member, machine: str) -> Iterator[PortRange]:
     ):
         port = flag_value(command.argv, port_flag)
         if port and _leads(member, address_flag, machine):
-            owner = f"the engine of {engine_name(member)}"
+            owner = phrase("cluster.engine", name=engine_name(member))
             yield PortRange(machine, int(port), 1, owner, "site.port_base")
     yield from _transfer_ranges(member, machine)
     if hccl := _hccl(member):
-        yield PortRange(machine, *hccl, "HCCL on the host", "env.HCCL_IF_BASE_PORT")
+        yield PortRange(machine, *hccl, phrase("cluster.hccl"), "env.HCCL_IF_BASE_PORT")
 
 
 def _leads(member: Member, flag: str, machine: str) -> bool:
@@ -113,7 +114,7 @@ def _transfer_ranges(member: Member, machine: str) -> Iterator[PortRange]:
         port = connector.get("kv_port")
         if port is not None:
             at = f"roles.{member.command.role}.transfer.port"
-            owner = f"the connector of {engine_name(member)}"
+            owner = phrase("cluster.connector", name=engine_name(member))
             yield PortRange(machine, int(port) + first_rank * width, ranks * width, owner, at)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.launch.deployment import Deployment, is_own_address
 from ascend_recipes.launch.members import bound_host, find_executable
 from ascend_recipes.launch.ports import (
@@ -20,7 +20,7 @@ from ascend_recipes.launch.ports import (
     width_of,
 )
 from ascend_recipes.launch.preflight import checkpoint_findings, is_free, num_npus
-from ascend_recipes.launch.routing import ROUTER, router_findings
+from ascend_recipes.launch.routing import router_findings
 from ascend_recipes.machine import PACKAGES, this_machine
 from ascend_recipes.planning.engine import checkpoint_source
 from ascend_recipes.planning.ports import PortRange, meeting_port
@@ -68,9 +68,10 @@ def bound_ranges(deployment: Deployment) -> list[PortRange]:
     if deployment.nodes > 1:
         lead = site.node_addresses[0]
         port = meeting_port(site.port_base)
-        ranges.append(PortRange(lead, port, 1, "the meeting of the launchers", "site.port_base"))
+        ranges.append(PortRange(lead, port, 1, phrase("cluster.meeting"), "site.port_base"))
     if router is not None:
-        ranges.append(PortRange(router.address, router.port, 1, "the router", "serving.port"))
+        owner = phrase("cluster.router")
+        ranges.append(PortRange(router.address, router.port, 1, owner, "serving.port"))
     return ranges
 
 
@@ -181,13 +182,13 @@ def _secrets(deployment: Deployment) -> Iterator[Finding]:
 
 
 def _ports(deployment: Deployment) -> Iterator[Finding]:
-    wanted = [
+    wanted: list[tuple[str, int, Phrase | str]] = [
         (bound_host(item.command), item.command.port, item.name)
         for item in deployment.local
         if item.command.port is not None
     ]
     if deployment.router is not None and deployment.leads:
-        wanted.append((deployment.router.host, deployment.router.port, f"the {ROUTER}"))
+        wanted.append((deployment.router.host, deployment.router.port, phrase("cluster.router")))
     for host, port, owner in wanted:
         if is_own_address(host) and not is_free(host, port):
             yield finding(

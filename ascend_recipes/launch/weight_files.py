@@ -175,36 +175,37 @@ def _description(
             at=_AT,
             file=DESCRIPTION_FILE,
             count=len(places),
-            examples="; ".join(places[:_SHOWN]),
+            examples=places[:_SHOWN],
         )
 
 
 def _contradictions(
     schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor]
-) -> Iterator[str]:
+) -> Iterator[Phrase]:
     for name, scheme in schemes.items():
         stored = tensors.get(name)
         if stored is None:
-            yield f"{name} is described, but not stored"
+            yield phrase("checkpoint.not_stored", name=name)
             continue
         types = STORED_TYPES.get(scheme)
         if types is not None and stored.dtype not in types:
-            yield f"{name} is described as {scheme}, but stored as {stored.dtype}"
+            yield phrase("checkpoint.stored_as", name=name, scheme=scheme, dtype=stored.dtype)
         elif scheme == INT8_DYNAMIC:
             yield from _scale_problem(name, stored, tensors)
     for name, stored in tensors.items():
         if name.endswith(_WEIGHT) and stored.dtype not in FLOAT_TYPES and name not in schemes:
-            yield f"{name} is stored as {stored.dtype}, but not described"
+            yield phrase("checkpoint.not_described", name=name, dtype=stored.dtype)
 
 
 def _scale_problem(
     name: str, stored: StoredTensor, tensors: Mapping[str, StoredTensor]
-) -> Iterator[str]:
+) -> Iterator[Phrase]:
     scale = tensors.get(f"{name}{_SCALE}")
     if scale is None:
-        yield f"{name} has no {name}{_SCALE}"
+        yield phrase("checkpoint.no_scale", name=name, scale=f"{name}{_SCALE}")
     elif scale.shape[:1] != stored.shape[:1]:
-        yield f"{name} has {stored.shape[0]} rows, its scale {list(scale.shape)}"
+        rows, shape = stored.shape[0], str(list(scale.shape))
+        yield phrase("checkpoint.scale_rows", name=name, rows=rows, shape=shape)
 
 
 def _shapes(
@@ -214,13 +215,17 @@ def _shapes(
         names = _first(lacking)
         yield finding("checkpoint.lacks_tensors", at=_AT, count=len(lacking), names=names)
     wrong = [
-        f"{name} is {list(tensors[name].shape)}, not {list(shape)}"
+        phrase(
+            "checkpoint.other_shape",
+            name=name,
+            found=str(list(tensors[name].shape)),
+            wanted=str(list(shape)),
+        )
         for name, shape in wanted.shapes.items()
         if name in tensors and _is_plain(name, schemes, tensors) and tensors[name].shape != shape
     ]
     if wrong:
-        examples = "; ".join(wrong[:_SHOWN])
-        yield finding("checkpoint.shapes", at=_AT, count=len(wrong), examples=examples)
+        yield finding("checkpoint.shapes", at=_AT, count=len(wrong), examples=wrong[:_SHOWN])
 
 
 def _is_plain(name: str, schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> bool:

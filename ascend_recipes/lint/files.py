@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.lint.command import Reading, ServeCommand
 from ascend_recipes.lint.source import Place, SourceText, joined_lines, whole_text
 
@@ -80,12 +80,12 @@ def read_file(path: Path) -> Reading:
     shown = str(path)
     try:
         if not path.is_file():
-            raise RecipeError((_unreadable(shown, "not a file"),), ExitCode.USAGE)
+            raise RecipeError((_unreadable(shown, phrase("lint.no_file")),), ExitCode.USAGE)
         if path.stat().st_size > _LARGEST:
-            raise RecipeError((_unreadable(shown, "larger than 64 MiB"),), ExitCode.USAGE)
+            raise RecipeError((_unreadable(shown, phrase("lint.too_large")),), ExitCode.USAGE)
         content = path.read_bytes()
     except OSError as error:
-        reason = error.strerror or "cannot be read"
+        reason = error.strerror or str(error)
         raise RecipeError((_unreadable(shown, reason),), ExitCode.USAGE) from None
     if not _MENTIONED.search(content) or _BINARY in content[:8192]:
         return Reading()
@@ -124,5 +124,5 @@ def _surroundings(text: str) -> SourceText:
     return joined_lines((f"{lines[number]}\n", Place(number + 1, 1)) for number in sorted(wanted))
 
 
-def _unreadable(file: str, reason: str) -> Finding:
+def _unreadable(file: str, reason: str | Phrase) -> Finding:
     return finding("lint.unreadable", source=Source(origin=file), file=file, reason=reason)

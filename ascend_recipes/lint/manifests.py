@@ -9,7 +9,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from ascend_recipes.errors import Finding, Source
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import finding, phrase
 from ascend_recipes.lint.command import Export, Reading, ServeCommand, Word, unresolved_names
 from ascend_recipes.lint.launchers import MENTIONS_SERVER, Launch, find_launch, normalise
 from ascend_recipes.lint.scalars import Manifest, entries, scalars
@@ -54,7 +54,7 @@ class _Reader:
         mark = getattr(error, "problem_mark", None)
         offset = self.manifest.offset(mark.line, mark.column) if mark else 0
         source = Source(origin=self.file, line=self.manifest.source.place(offset).line)
-        problem = getattr(error, "problem", None) or "it is nested too deeply"
+        problem = getattr(error, "problem", None) or phrase("lint.too_deep")
         return finding("lint.broken_yaml", source=source, problem=problem)
 
     def visit(self, node: Node | None, depth: int) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from ascend_recipes.findings import Phrase
+
 HCCL_HOST_PORTS = (60000, 16)
 """First and number of ports that HCCL takes on a host unless HCCL_IF_BASE_PORT says otherwise.
 
@@ -31,7 +33,7 @@ class PortRange:
     """Address of the machine; two nodes with one address share its ports."""
     first: int
     count: int
-    owner: str
+    owner: str | Phrase
     """Who binds them, for people."""
     at: str = ""
     """Recipe path that moves them."""

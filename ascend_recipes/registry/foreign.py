@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, RecipeError, Source
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Json
+from ascend_recipes.schema.complaints import PhrasedError
 from ascend_recipes.schema.rows import CheckpointFacts, DrafterFacts, LayerFacts, ModelRow
 
 Config = Mapping[str, Json]
@@ -52,7 +53,11 @@ def read_foreign(path: Path, layer_kinds: Iterable[str]) -> ModelRow:
         tree = json.loads(path.read_text(encoding="utf-8"))
         return foreign_model(tree, layer_kinds, where=shown)
     except (ValueError, KeyError, AttributeError) as error:
-        detail = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        detail: Phrase | str = str(error)
+        if isinstance(error, KeyError):
+            detail = phrase("registry.no_field", name=str(error))
+        if isinstance(error, PhrasedError):
+            detail = error.told
         invalid = finding(
             "registry.invalid_config", source=Source(origin=shown), file=shown, said=detail
         )
@@ -203,5 +208,5 @@ def keeps_state(kind: str) -> bool:
 def _whole(config: Config, field: str) -> int:
     value = config[field]
     if not isinstance(value, int):
-        raise ValueError(f"{field} is {value!r}, not a whole number")
+        raise PhrasedError(phrase("registry.not_whole", field=field, value=repr(value)))
     return value

@@ -15,7 +15,9 @@ from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
 from ascend_recipes.findings import finding
 from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.complaints import complaint
 from ascend_recipes.schema.hook import HookRow
+from ascend_recipes.schema.log_message import LogMessagesRow
 from ascend_recipes.schema.operation import OperationContract
 from ascend_recipes.schema.operator import OperatorRow
 from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, UpgradeNotesRow, VersionRow
@@ -113,6 +115,7 @@ class Registry:
     stacks: Table[StackRow]
     deployments: Table[DeploymentsRow]
     findings: Table[FindingsRow]
+    log_messages: Table[LogMessagesRow]
     providers: Table[ProviderRow]
     hooks: Table[HookRow]
     patches: Table[PatchRow]
@@ -149,6 +152,7 @@ def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
         stacks=rows("stacks", StackRow),
         deployments=rows("deployments", DeploymentsRow),
         findings=rows("findings", FindingsRow),
+        log_messages=rows("log_messages", LogMessagesRow),
         providers=rows("providers", ProviderRow),
         hooks=rows("hooks", HookRow),
         patches=rows("patches", PatchRow),
@@ -165,7 +169,8 @@ def unknown_key(table: str, key: str, options: list[str]) -> RecipeError:
     close = difflib.get_close_matches(key, options, n=1)
     unknown = finding(
         "registry.unknown_key",
-        fix=f"did you mean {close[0]!r}?" if close else "",
+        fix=None if close else "",
+        suggestion=close[0] if close else "",
         table=table,
         key=key,
         options=sorted(options) or "-",
@@ -225,5 +230,5 @@ def _row_findings(path: Path, error: ValidationError) -> Iterator[Finding]:
             "registry.invalid_row",
             source=Source(origin=display_path(path), line=line),
             field=".".join(map(str, item["loc"])),
-            said=item["msg"],
+            said=complaint(item),
         )

@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 from pydantic import Field, ValidationError
 
 from ascend_recipes.errors import RecipeError
-from ascend_recipes.findings import recipe_error
+from ascend_recipes.findings import Phrase, phrase, recipe_error
 from ascend_recipes.paths import display_path
 from ascend_recipes.schema.base import Count, Json, Name, Spec
+from ascend_recipes.schema.complaints import complaint
 
 Device: TypeAlias = Literal["npu", "emulated"]
 Scale: TypeAlias = Literal["real", "tiny"]
@@ -239,8 +240,9 @@ def load_plan(path: Path) -> LaunchPlan:
 
 
 def _not_a_plan(path: Path, error: ValidationError | UnicodeDecodeError) -> RecipeError:
-    detail = str(error)
+    detail: str | Phrase = str(error)
     if isinstance(error, ValidationError):
         first = error.errors()[0]
-        detail = f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}"
+        where = ".".join(map(str, first["loc"])) or "-"
+        detail = phrase("plan.field", where=where, said=complaint(first))
     return recipe_error("plan.invalid", path=display_path(path), said=detail)

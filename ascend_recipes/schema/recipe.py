@@ -5,9 +5,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from ascend_recipes.findings import phrase
 from ascend_recipes.schema.attention import AttentionSpec
 from ascend_recipes.schema.base import Count, EnvValue, Json, Name, Spec
 from ascend_recipes.schema.cache import CacheSpec
+from ascend_recipes.schema.complaints import PhrasedError
 from ascend_recipes.schema.drafter import DrafterSpec
 from ascend_recipes.schema.graph import GraphSpec
 from ascend_recipes.schema.parallel import MoeSpec, ParallelSpec
@@ -131,14 +133,14 @@ class Recipe(Spec):
     def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
         for name in env:
             if not _ENV_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} is not the name of an environment variable")
+                raise PhrasedError(phrase("schema.no_variable", name=name))
             if _SECRET.search(name):
-                raise ValueError(f"{name} looks like a secret; export it in the shell instead")
+                raise PhrasedError(phrase("schema.secret_variable", name=name))
         return env
 
     @model_validator(mode="after")
     def _check_roles(self) -> Self:
         names = set(self.roles)
         if names not in ({"serve"}, {"prefill", "decode"}):
-            raise ValueError("roles are either `serve` alone or `prefill` and `decode`")
+            raise PhrasedError(phrase("schema.roles"))
         return self

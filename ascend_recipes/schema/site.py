@@ -5,7 +5,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
+from ascend_recipes.findings import phrase
 from ascend_recipes.schema.base import Name, Spec
+from ascend_recipes.schema.complaints import PhrasedError
 
 _CREDENTIALS = re.compile(r"://[^/@\s]*@")
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
@@ -30,9 +32,9 @@ class SourceSpec(Spec):
     def _check_one(self) -> Self:
         named = [name for name in ("path", "hub", "modelscope") if getattr(self, name)]
         if len(named) != 1:
-            raise ValueError("a source is exactly one of `path`, `hub` and `modelscope`")
+            raise PhrasedError(phrase("schema.one_source"))
         if self.path and self.revision:
-            raise ValueError("a folder has no revision; it goes with `hub` or `modelscope`")
+            raise PhrasedError(phrase("schema.folder_revision"))
         return self
 
     @property
@@ -81,9 +83,7 @@ class SiteSpec(Spec):
     @classmethod
     def _check_proxy(cls, proxy: str | None) -> str | None:
         if proxy and _CREDENTIALS.search(proxy):
-            raise ValueError(
-                "a proxy here has no user and password; name HTTPS_PROXY under `secrets` instead"
-            )
+            raise PhrasedError(phrase("schema.proxy_secret"))
         return proxy
 
     @field_validator("node_addresses")
@@ -91,5 +91,5 @@ class SiteSpec(Spec):
     def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
         for address in addresses:
             if address in ("0.0.0.0", "::", "") or any(letter.isspace() for letter in address):
-                raise ValueError(f"{address!r} is no address that other nodes can talk to")
+                raise PhrasedError(phrase("schema.no_address", address=address))
         return addresses

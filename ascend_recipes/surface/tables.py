@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from ascend_recipes.errors import RecipeError, Source
 from ascend_recipes.findings import finding, recipe_error
 from ascend_recipes.paths import data_root, display_path
+from ascend_recipes.schema.complaints import complaint
 from ascend_recipes.schema.surface import (
     ArchitectureRow,
     FlagRow,
@@ -142,7 +143,7 @@ def _invalid(name: str, error: ValidationError) -> RecipeError:
 
 def _wrong_row(where: Source, first: ErrorDetails) -> RecipeError:
     field = ".".join(map(str, first["loc"])) or "-"
-    wrong = finding("registry.invalid_row", source=where, field=field, said=first["msg"])
+    wrong = finding("registry.invalid_row", source=where, field=field, said=complaint(first))
     return RecipeError((wrong,))
 
 

@@ -101,7 +101,7 @@ def test_connector_ports_are_one_a_worker(recipe):
     found = {
         port
         for item in deployment_ranges(members, addresses)
-        if item.owner.startswith("the connector")
+        if str(item.owner).startswith("the connector")
         for port in ports(item)
     }
     assert found == wanted
