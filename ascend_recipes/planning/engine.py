@@ -282,15 +282,14 @@ def _add_drafter(resolved: ResolvedRecipe, section: Section, drafter: DrafterPla
         "num_speculative_tokens": drafter.num_draft_tokens,
         "enforce_eager": not spec.graph,
     }
-    section.recipe("speculative_config", config, "drafter.kind")
-    prefix = "engine.speculative_config"
+    because = ""
     if shown != drafter.kind:
-        section.ledger.decided(
-            f"{prefix}.method",
-            _add_drafter,
-            f"vLLM's first model runner refuses {drafter.kind} by name; it is shown as "
-            f"{shown}, and our runner proposes in its place",
+        because = (
+            f"{drafter.kind}, shown to vLLM as {shown}: its first model runner refuses the name, "
+            "and ours proposes in its place"
         )
+    section.recipe("speculative_config", config, "drafter.kind", because)
+    prefix = "engine.speculative_config"
     section.ledger.from_recipe(f"{prefix}.num_speculative_tokens", "drafter.num_draft_tokens")
     section.ledger.from_recipe(f"{prefix}.enforce_eager", "drafter.graph")
     if hub := resolved.drafter.hub if resolved.drafter else None:

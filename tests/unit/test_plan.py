@@ -105,5 +105,18 @@ def test_drafter_adds_its_hooks_and_arguments(plan):
     assert all(size % 4 == 0 for size in planned.graph.capture_sizes)
 
 
+def test_block_drafter_is_shown_under_a_name_that_vllm_takes_and_the_plan_says_so(plan):
+    planned = plan("recipe=deepseek_v4_a3_dspark")
+    assert planned.plan.drafter.kind == "dspark"
+    assert planned.plan.engine["speculative_config"]["method"] == "mtp"
+    reason = planned.reasons["engine.speculative_config"]
+    assert "dspark, shown to vLLM as mtp" in reason.because
+    hooks = planned.plan.hooks
+    assert "model_deepseek_v4_block_drafter" in hooks
+    assert "model_deepseek_v4_drafter" not in hooks
+    elsewhere = plan("recipe=deepseek_v4_a3_dspark", "runtime=vllm_ascend").plan
+    assert elsewhere.engine["speculative_config"]["method"] == "dspark"
+
+
 def test_server_binds_to_loopback(plan):
     assert plan().plan.server["host"] == "127.0.0.1"
