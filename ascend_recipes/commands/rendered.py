@@ -184,8 +184,13 @@ def _layers(because: str, composition: Composition, resolved: ResolvedRecipe) ->
         *composition.provenance.get(shared, ()),
         *(composition.provenance.get(path, ()) if path != shared else ()),
     ]
-    inside = [source] if not set_by and (source := composition.source(path)) else []
-    return (str(schema_source(shared, resolved.recipe)), *map(str, (*set_by, *inside)))
+    below = [
+        layers[-1]
+        for key, layers in composition.provenance.items()
+        if key.startswith(f"{path}.") and not set_by
+    ]
+    schema = schema_source(shared, resolved.recipe)
+    return tuple(dict.fromkeys(map(str, (schema, *set_by, *below))))
 
 
 def _because(because: str, recipe: Recipe) -> str:
@@ -219,18 +224,25 @@ def _processes(
 
 def _renders(path: str, commands: Iterable[RenderedCommand]) -> Iterator[str]:
     """Arguments that follow from a recipe path, each once, with the values that they get."""
-    whole = re.compile(rf"(?<![\w.]){re.escape(path)}(?![\w.])")
     seen: dict[str, list[str]] = {}
     for command in commands:
         values = argument_values(command)
         for target, because in command.reasons.items():
             value = values.get(target)
-            if whole.search(because) and not isinstance(value, dict):
+            if _gives(path, because, target) and not isinstance(value, dict):
                 told = seen.setdefault(target, [])
                 if (text := json.dumps(value, ensure_ascii=False)) not in told:
                     told.append(text)
     for target, texts in seen.items():
         yield f"{target} = {', '.join(texts)}"
+
+
+def _gives(path: str, because: str, target: str) -> bool:
+    """Whether a reason names a recipe path, or the mapping that holds it under the same key."""
+    if re.search(rf"(?<![\w.]){re.escape(path)}(?![\w.])", because):
+        return True
+    around, _, key = path.rpartition(".")
+    return because == around and target.rpartition(".")[2] == key
 
 
 def _names(key: str, target: str) -> bool:
@@ -241,17 +253,27 @@ def _not_rendered(
     key: str, target: str, commands: Sequence[RenderedCommand], resolved: ResolvedRecipe
 ) -> RecipeError:
     """Nothing says it: a flag that could be added by its own name, or one that does not exist."""
-    surface = load_surface(resolved.runtime_version)
-    name = target.partition(".")[0]
+    version = resolved.runtime_version
+    surface = load_surface(version)
+    verdict = surface.judge_flag(target) if target.startswith("--") else None
     if target.startswith("$"):
         fix = f"env.{target[1:]}=VALUE"
-    elif "." not in target and resolve_flag(surface, name) is not None:
-        fix = f"extra_args.{name.removeprefix('--').replace('-', '_')}=VALUE"
+    elif verdict is None and "." not in target:
+        fix = f"extra_args.{target.removeprefix('--').replace('-', '_')}=VALUE"
     else:
-        known = {*(item for command in commands for item in command.reasons)}
-        known |= {row.target for row in ROWS}
-        fix = closest(target, sorted(known)) or "ascend-run plan recipe=… runtime=vllm_ascend"
-    version = resolved.runtime_version
+        fix = verdict.fix if verdict else ""
+        fix = fix or _alike(target, {item for command in commands for item in command.reasons})
     return recipe_error(
         "explain.not_rendered", at=key, fix=fix, exit_code=ExitCode.USAGE, key=key, version=version
     )
+
+
+def _alike(target: str, rendered: Iterable[str]) -> str:
+    """An argument with nearly the same last name; what lists them all where none is near."""
+    names = {_last(name): name for name in (*rendered, *(row.target for row in ROWS))}
+    found = closest(_last(target), names)
+    return names[found] if found else "ascend-run plan recipe=… runtime=vllm_ascend"
+
+
+def _last(target: str) -> str:
+    return target.rpartition(".")[2].lstrip("-$").replace("_", "-")
