@@ -26,7 +26,7 @@ def put_transfer(
         return
     at = f"roles.{process.role}.transfer"
     role = KV_ROLES.get(process.role, "kv_both")
-    if spec.load_failure != "fail":
+    if spec.load_failure is not None:
         policy = f"{TRANSFER}.kv_load_failure_policy"
         arguments.put(policy, spec.load_failure, f"{at}.load_failure")
     if spec.connector != _MULTI:

@@ -71,8 +71,9 @@ class TransferSpec(Spec):
     """First port of the role's connector; none where the connector needs no port."""
     engine_id: NonNegativeInt = 0
     """Number of the role's engine among all that share a connector."""
-    load_failure: Literal["fail", "recompute"] = "fail"
-    """What becomes of a request whose caches did not arrive whole."""
+    load_failure: Literal["fail", "recompute"] | None = None
+    """What becomes of a request whose caches did not arrive whole; none leaves it to the runtime,
+    which lets it fail."""
     options: dict[str, Json] = Field(default_factory=dict)
     """Connector-specific settings."""
 
