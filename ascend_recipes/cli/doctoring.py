@@ -110,11 +110,18 @@ _STYLES = {"ok": "green", "warning": "yellow", "error": "bold red", "not here": 
 
 def _table(checks: Sequence[Check], language: str) -> Table:
     """One row a check; what to do is the remedy, or the name of the finding below."""
-    heads = ("doctor.check", "doctor.state", "doctor.value", "doctor.remedy")
-    table = new_table(*(_told(phrase(head), language) for head in heads))
+    heads = (phrase("doctor.check"), phrase("doctor.state"), phrase("doctor.value"))
+    columns = (*heads, phrase("doctor.remedy"))
+    states = {
+        "ok": phrase("doctor.ok"),
+        "warning": phrase("doctor.warning"),
+        "error": phrase("doctor.error"),
+        "not here": phrase("doctor.not_here"),
+    }
+    table = new_table(*(_told(text, language) for text in columns))
     for check in checks:
         state = check.state.value
-        shown = _told(phrase(f"doctor.{state.replace(' ', '_')}"), language)
+        shown = _told(states[state], language)
         remedies = [_remedy(item, language) for item in check.findings]
         table.add_row(
             _told(check.title, language),

@@ -92,8 +92,11 @@ def _rank_table(variables: Mapping[str, str], case: Case) -> Iterator[Finding]:
         whole = isinstance(json.loads(case.host.read(path) or ""), dict)
     except ValueError:
         whole = False
-    name = "doctor.rank_table" if whole else "doctor.rank_table_broken"
-    yield finding(name, fix=f"unset {_RANK_TABLE}", path=path)
+    yield finding(
+        "doctor.rank_table" if whole else "doctor.rank_table_broken",
+        fix=f"unset {_RANK_TABLE}",
+        path=path,
+    )
 
 
 def _is_file(path: str | None, case: Case) -> bool:
@@ -112,7 +115,7 @@ def judge_interfaces(names: Sequence[str], case: Case) -> Iterator[Finding]:
         wanted = case.host.environ.get(variable)
         if wanted is not None and not _matches(wanted, names, loose=variable == _INTERFACES[0]):
             yield finding(
-                "doctor.no_interface", at=variable, wanted=wanted, names=names, owner=variable
+                "doctor.no_interface", at=variable, wanted=wanted, present=names, owner=variable
             )
     interface = case.site.network_interface if case.site else None
     if interface is not None and interface not in names:
@@ -120,7 +123,7 @@ def judge_interfaces(names: Sequence[str], case: Case) -> Iterator[Finding]:
             "doctor.no_interface",
             at="site.network_interface",
             wanted=interface,
-            names=names,
+            present=names,
             owner="site.network_interface",
         )
     address = case.host.environ.get(_ADDRESS)

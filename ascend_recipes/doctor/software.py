@@ -198,7 +198,7 @@ def judge_plugins(plugins: Sequence[Plugin], case: Case) -> Iterator[Finding]:
     allowed = None if chosen is None else {item.strip() for item in chosen.split(",")}
     names = {item.name for item in plugins}
     if allowed is not None and (unknown := sorted(allowed - names - {""})):
-        yield finding("doctor.plugin_unknown", names=unknown, options=sorted(names))
+        yield finding("doctor.plugin_unknown", unknown=unknown, options=sorted(names))
     loaded = [item for item in plugins if allowed is None or item.name in allowed]
     platforms = [item for item in loaded if item.group == _PLATFORMS]
     # Ours stays aside unless a plan is at hand, and then the launcher names the plugins.
