@@ -29,6 +29,7 @@ def operations_page(registry: Registry) -> str:
         "## Who serves what\n\n" + _matrix(registry, rows, hardware),
         "## Other bindings\n\n" + _others(rows),
         "## Vendor operators\n\n" + _operators(registry),
+        "## What was read\n\n" + _readings(registry),
         "## Least work of one call\n\n" + _costs(registry),
         "## Providers\n\n" + _providers(registry),
     ]
@@ -87,6 +88,28 @@ def _operators(registry: Registry) -> str:
             for key, row in rows
         ),
     )
+
+
+def _readings(registry: Registry) -> str:
+    head = (
+        "Of the operators in vllm-ascend's source package, every file of host code and every "
+        "README was read. A *statement* is a refusal of the host code, or a row or point of the "
+        "README on parameters and restrictions. The reading of an operator says for each line "
+        "which demand holds it; the vendor lane finds the statements in the package anew and "
+        "compares. *Put aside* is what no call can violate (cores of the chip, outputs of the "
+        "wrapper, paths of other products, words without a demand), with the reason.\n\n"
+    )
+    rows = []
+    for key in registry.readings:
+        reading = registry.readings[key]
+        held, dtypes, aside = reading.counts()
+        name = f"[`{registry.operators[key].symbol}`](../registry/readings/{key}.yaml)"
+        numbers = (len(reading.documents), held + dtypes + aside, held, dtypes, aside)
+        rows.append([name, *map(str, numbers)])
+    columns = [[int(row[number]) for row in rows] for number in range(1, 6)]
+    total = ["all", *(str(sum(column)) for column in columns)]
+    titles = ["operator", "documents", "statements", "held by demands", "dtypes", "put aside"]
+    return head + _markdown(titles, iter([*rows, total]))
 
 
 def _costs(registry: Registry) -> str:

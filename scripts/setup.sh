@@ -70,7 +70,7 @@ install_torch_npu() {
     "$VENV/bin/python" scripts/cann_stub.py "$VENDOR/torch_npu" "$VENDOR/cann_stub"
 }
 
-# The library cannot be built here; its source says which operators it defines.
+# The library cannot be built here; its source says which operators it defines and what they take.
 download_vllm_ascend() {
   rm -rf "$VENDOR/vllm_ascend"
   SOC_VERSION=ascend910b1 "$VENV/bin/python" -m pip download --disable-pip-version-check --no-deps \
@@ -79,12 +79,17 @@ download_vllm_ascend() {
 }
 
 readonly KEEP_DEFINITIONS='
-import pathlib, sys, tarfile
+import pathlib, re, sys, tarfile
 folder = pathlib.Path(sys.argv[1])
+wanted = re.compile(r"[^/]+/(csrc/(?:torch_binding\.cpp|(?:attention|gmm|moe)/.+\.(?:cpp|h|md)))")
 (archive,) = folder.glob("*.tar.gz")
 with tarfile.open(archive) as package:
-    (name,) = (n for n in package.getnames() if n.endswith("/csrc/torch_binding.cpp"))
-    (folder / "torch_binding.cpp").write_bytes(package.extractfile(name).read())
+    for member in package:
+        found = wanted.fullmatch(member.name)
+        if found and member.isfile() and "/op_kernel/" not in member.name:
+            target = folder / found[1]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(package.extractfile(member).read())
 archive.unlink()
 '
 
@@ -97,7 +102,7 @@ verify() {
     torchvision) python_works "import importlib.metadata as m; m.version('torchvision')" ;;
     torch_npu) TORCH_DEVICE_BACKEND_AUTOLOAD=0 LD_LIBRARY_PATH="$VENDOR/cann_stub" \
       PYTHONPATH="$VENDOR/torch_npu" python_works "import torch_npu" ;;
-    vllm_ascend) python_works "open('$VENDOR/vllm_ascend/torch_binding.cpp')" ;;
+    vllm_ascend) python_works "open('$VENDOR/vllm_ascend/csrc/torch_binding.cpp')" ;;
     lowering) "$LOWERING/bin/python" -c "import triton.language" >/dev/null 2>&1 ;;
     project) python_works "import ascend_recipes, hydra, pytest, mypy, ruff" ;;
   esac

@@ -15,6 +15,7 @@ from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.log_message import LogMessagesRow
 from ascend_recipes.schema.operation import OperationContract
 from ascend_recipes.schema.operator import OperatorRow
+from ascend_recipes.schema.reading import ReadingRow
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.rows import (
     BackendRow,
@@ -44,6 +45,7 @@ ROWS: dict[str, type[Spec]] = {
     "operators": OperatorRow,
     "providers": ProviderRow,
     "quantization": QuantizationRow,
+    "readings": ReadingRow,
     "runtimes": RuntimeRow,
     "stacks": StackRow,
 }

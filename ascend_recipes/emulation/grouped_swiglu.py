@@ -21,6 +21,10 @@ from ascend_recipes.emulation.swiglu_quant import poisoned, swiglu
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WIDTH_LIMIT, INNER_LIMIT = 10240, 65536
+LISTED_LIMIT = 8192
+"""Columns of a weight in a list of one an expert."""
+INT4_LIMIT = 20000
+"""Columns of rows that meet int4 weights."""
 
 
 def grouped_matmul_swiglu_quant(
@@ -113,7 +117,7 @@ def weight_nz_tensor_list(
         f"{len(weight)}, as weight",
     )
     values, scale = _int8_swiglu(
-        name, x, list(weight), list(weight_scale), x_scale, group_list, swiglu_limit
+        name, x, list(weight), list(weight_scale), x_scale, group_list, swiglu_limit, LISTED_LIMIT
     )
     return values, scale, torch.full_like(scale, torch.nan)
 
@@ -159,17 +163,22 @@ def int4_weight(
     ):
         check(value == 0, name, argument, f"is {value}", "0")
     check(not transpose_weight, name, "transpose_weight", "is True", "False")
+    _check_clamp(name, swiglu_limit)
     check(len(weight) == 1, name, "weight", f"holds {len(weight)} tensors", "1 tensor")
     if not weight_assist_matrix:
         raise OperatorRefusedError(name, "weight_assist_matrix", "is missing", "8 · Σ w · scale")
     packed, scales, assist = weight[0], weight_scale[0], weight_assist_matrix[0]
-    check_dtype(name, "x", x, (torch.int8,))
+    check_shape(name, "x", x, (None, None), "[rows, K]")
+    inner = x.shape[1]
+    check(inner < INT4_LIMIT, name, "x", f"has {inner} columns", f"below {INT4_LIMIT}")
     check_dtype(name, "weight", packed, (torch.int32,))
-    check_shape(name, "weight", packed, (None, x.shape[1], None), "[experts, K, N/8]")
+    check_shape(name, "weight", packed, (None, inner, None), "[experts, K, N/8]")
     experts, columns = packed.shape[0], packed.shape[2] * NIBBLES
+    fits = experts > 0 and 0 < columns <= WIDTH_LIMIT
+    problem = f"has {experts} experts of {columns} columns"
+    check(fits, name, "weight", problem, f"experts of up to {WIDTH_LIMIT}")
     check_dtype(name, "weight_scale", scales, (torch.int64,))
     check_shape(name, "weight_scale", scales, (experts, columns), "[experts, N]")
-    check_dtype(name, "weight_assist_matrix", assist, (torch.float32,))
     check_shape(name, "weight_assist_matrix", assist, (experts, columns), "[experts, N]")
     _check_token_scale(name, x, x_scale)
     ends = group_ends(name, group_list, group_list_type, groups=experts, rows=x.shape[0])
@@ -195,17 +204,18 @@ def _int8_swiglu(
     x_scale: Tensor,
     group_list: Tensor,
     limit: float,
+    widest: int = WIDTH_LIMIT,
 ) -> tuple[Tensor, Tensor]:
-    check_dtype(name, "x", x, (torch.int8,))
+    _check_clamp(name, limit)
     check(x.dim() == 2, name, "x", f"has {x.dim()} dimensions", "2")
     check(x.shape[1] < INNER_LIMIT, name, "x", f"has {x.shape[1]} columns", f"below {INNER_LIMIT}")
     columns = weight[0].shape[-1]
     check(
-        columns % 2 == 0 and columns <= WIDTH_LIMIT,
+        columns % 2 == 0 and columns <= widest,
         name,
         "weight",
         f"has {columns} columns",
-        f"an even number up to {WIDTH_LIMIT}",
+        f"an even number up to {widest}",
     )
     check(
         len(weight_scale) == len(weight),
@@ -215,9 +225,7 @@ def _int8_swiglu(
         f"{len(weight)}, the experts",
     )
     for matrix, scale in zip(weight, weight_scale, strict=True):
-        check_dtype(name, "weight", matrix, (torch.int8,))
         check_shape(name, "weight", matrix, (x.shape[1], columns), "[K, N]")
-        check_dtype(name, "weight_scale", scale, FLOATS)
         check_shape(name, "weight_scale", scale, (columns,), "[N]")
     _check_token_scale(name, x, x_scale)
     rows = x.shape[0]
@@ -229,8 +237,11 @@ def _int8_swiglu(
     return _finish(torch.cat(parts) * x_scale[: ends[-1], None], rows, limit)
 
 
+def _check_clamp(name: str, limit: float) -> None:
+    check(limit >= 0, name, "swiglu_limit", f"is {limit}", "0 (no clamp) or more")
+
+
 def _check_token_scale(name: str, x: Tensor, x_scale: Tensor) -> None:
-    check_dtype(name, "x_scale", x_scale, (torch.float32,))
     check_shape(name, "x_scale", x_scale, (x.shape[0],), "[rows]")
 
 

@@ -21,6 +21,7 @@ from ascend_recipes.schema.log_message import LogMessagesRow
 from ascend_recipes.schema.operation import OperationContract
 from ascend_recipes.schema.operator import OperatorRow
 from ascend_recipes.schema.patch import PatchRow, PeerPatchRow, UpgradeNotesRow, VersionRow
+from ascend_recipes.schema.reading import ReadingRow
 from ascend_recipes.schema.rows import (
     BackendRow,
     DeploymentsRow,
@@ -124,6 +125,7 @@ class Registry:
     upgrade_notes: Table[UpgradeNotesRow]
     operations: Table[OperationContract]
     operators: Table[OperatorRow]
+    readings: Table[ReadingRow]
 
     def tables(self) -> tuple[Table[Spec], ...]:
         """Every table, in a fixed order."""
@@ -161,6 +163,7 @@ def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
         upgrade_notes=rows("upgrade_notes", UpgradeNotesRow),
         operations=Table("operations", OperationContract, _operation_files(roots)),
         operators=rows("operators", OperatorRow),
+        readings=rows("readings", ReadingRow),
     )
 
 

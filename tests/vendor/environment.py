@@ -15,8 +15,10 @@ FOLDER = ROOT / ".venv" / "vendor"
 TORCH_NPU = FOLDER / "torch_npu"
 """Folder that holds the public wheel's package, beside the project's own torch."""
 STUB = FOLDER / "cann_stub"
-SOURCE = FOLDER / "vllm_ascend" / "torch_binding.cpp"
-"""Operator definitions of vllm-ascend's source package."""
+PACKAGE = FOLDER / "vllm_ascend"
+"""Host code and READMEs of vllm-ascend's source package."""
+SOURCE = PACKAGE / "csrc" / "torch_binding.cpp"
+"""Its operator definitions."""
 REMEDY = "run `make checks`, which fills .venv/vendor"
 
 
