@@ -64,10 +64,6 @@ def _missing_evidence(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding(
             "runtime.unverified",
             at="runtime.kind",
-            fix=(
-                f"ascend-run recipe={recipe.name} runtime=native accept_unverified=true   or   "
-                f"ascend-run recipe={recipe.name} runtime=vllm_ascend"
-            ),
             recipe=recipe.name,
         )
 
