@@ -193,7 +193,7 @@ def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolved
         traits |= {f"method_{registry.quantization[checkpoint.format].method}"}
     backends = _backends(recipe, model, registry)
     hooks = _hooks(registry, traits, model)
-    called = _called(registry, backends, hooks, traits, checkpoint)
+    called = called_operations(registry, backends, hooks, traits, checkpoint)
     platform = next((key for key in hooks if registry.hooks[key].kind is HookKind.PLATFORM), "none")
     return ResolvedRecipe(
         recipe=recipe,
@@ -323,7 +323,7 @@ def _patches(
     return needed_patches(registry.patches, facts)
 
 
-def _called(
+def called_operations(
     registry: Registry,
     backends: Mapping[str, str],
     hooks: tuple[str, ...],
@@ -339,7 +339,7 @@ def _called(
     )
     if "moe" in traits:
         called.update(quantization.expert_operations)
-    return frozenset(called)
+    return frozenset(quantization.replaces.get(name, name) for name in called)
 
 
 def _bindings(

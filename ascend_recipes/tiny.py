@@ -35,6 +35,9 @@ UNQUANTIZED = "bf16"
 _MODELSLIM = {"w8a8": INT8_DYNAMIC, "w4a8": INT4_DYNAMIC}
 """Rows that ModelSlim writes -> its name for them."""
 
+_NATIVE = "fp8_fp4"
+"""Row of what the publisher itself stores: 8-bit and 4-bit floats."""
+
 DTYPES = ("float32", "bfloat16", "float16")
 MANIFEST = "tiny.json"
 SHARD_BYTES = 16 * 1024 * 1024
@@ -66,6 +69,15 @@ class TinyFamily(Protocol):
 
     def processor_files(self, config: Mapping[str, Json]) -> dict[str, dict[str, Json]]:
         """Further JSON files (image and video processors), by file name."""
+
+
+class NativeFormat(Protocol):
+    """What a family's `native_format` module offers."""
+
+    QUANTIZATION: Mapping[str, Json]
+    """`quantization_config` of config.json."""
+    storage: Callable[[str], str | None]
+    """How a tensor is stored, by its name."""
 
 
 def tiny_family(family: str) -> TinyFamily:
@@ -222,18 +234,42 @@ def _write(
     shutil.rmtree(partial, ignore_errors=True)
     try:
         partial.mkdir()
-        _write_json(partial / "config.json", config)
+        native = _native_format(identity)
+        _write_json(partial / "config.json", config | (_section(native) if native else {}))
         write_tokenizer(partial, _generation_stops(config))
         for name, content in module.processor_files(config).items():
             _write_json(partial / name, content)
         tensors = module.tiny_tensors(config, seed=identity.seed, dtype=identity.dtype)
-        _write_shards(partial, _stored(partial, module, tensors, identity.quantization))
+        if native:
+            from ascend_recipes.tiny_native import native_tensors
+
+            stored = native_tensors(tensors, native.storage)
+        else:
+            stored = _stored(partial, module, tensors, identity.quantization)
+        _write_shards(partial, stored)
         sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
         _write_json(partial / MANIFEST, {"key": key, "bytes": cast(Json, sizes)})
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _native_format(identity: _Identity) -> NativeFormat | None:
+    """How the family's own publisher stores weights; none for other formats and families."""
+    if identity.quantization != _NATIVE:
+        return None
+    name = f"ascend_recipes.models.{identity.family}.native_format"
+    try:
+        return cast(NativeFormat, import_module(name))
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        return None
+
+
+def _section(native: NativeFormat) -> dict[str, Json]:
+    return {"quantization_config": dict(native.QUANTIZATION)}
 
 
 def _stored(

@@ -8,12 +8,10 @@ import torch
 from torch import nn
 from vllm.config import get_current_vllm_config
 from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
-from vllm.model_executor.layers.quantization import QuantizationConfig
 
 from ascend_recipes.findings import recipe_error
 from ascend_recipes.ops import operations
-from ascend_recipes.quantization.modelslim import ModelSlimConfig, check_symmetric
-from ascend_recipes.schema.modelslim import INT4_DYNAMIC, INT8_DYNAMIC
+from ascend_recipes.quantization.modelslim import check_symmetric
 
 PARTS = ("gate", "up", "down")
 
@@ -30,6 +28,8 @@ class RoutedExperts(nn.Module):
 
     leaves: tuple[str, ...] = ("weight",)
     """Tensors of the checkpoint for every part of an expert."""
+    output_axis = -1
+    """Axis of outputs in the parameters of one expert."""
 
     def __init__(
         self, *, num_experts: int, hidden_size: int, intermediate_size: int, limit: float
@@ -101,11 +101,15 @@ class RoutedExperts(nn.Module):
         else:
             width = self._columns(leaf, self.inner)
             column, first = width if part == "up" else 0, width * self.rank
-            target = self.get_parameter(f"gate_up_{leaf}")[index]
-            target = target[..., column : column + width]
+            whole = self.get_parameter(f"gate_up_{leaf}")[index]
+            target = whole.narrow(self.output_axis, column, width)
             tensor = tensor[first : first + width]
-        target.data.copy_(tensor.t().reshape(target.shape))
+        target.data.copy_(self._oriented(tensor).reshape(target.shape))
         self.loaded.add((expert, part, leaf))
+
+    def _oriented(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the checkpoint, `[out, in]`, as the parameters of one expert lie."""
+        return tensor.t()
 
     def _columns(self, leaf: str, outputs: int) -> int:
         """Columns that a tensor stores for outputs of a layer."""
@@ -260,40 +264,6 @@ class Int4Experts(RoutedExperts):
             for leaf in self.leaves[1:]:
                 numbers = _empty(experts, outputs, dtype=torch.float32)
                 self.register_parameter(f"{part}_{leaf}", numbers)
-
-
-_CLASSES: dict[str | bool, type[RoutedExperts]] = {
-    INT8_DYNAMIC: Int8Experts,
-    INT4_DYNAMIC: Int4Experts,
-}
-
-
-def routed_experts(
-    quant_config: QuantizationConfig | None,
-    *,
-    name: str,
-    num_experts: int,
-    hidden_size: int,
-    intermediate_size: int,
-    limit: float,
-) -> RoutedExperts:
-    """Experts in the format of the checkpoint.
-
-    Args:
-        quant_config: format of the checkpoint; none for float weights.
-        name: name of the experts in the checkpoint, without a number.
-        num_experts: experts of the model.
-        hidden_size: H.
-        intermediate_size: I over all ranks.
-        limit: largest value of gate and up.
-    """
-    described = isinstance(quant_config, ModelSlimConfig) and quant_config.scheme(f"{name}.0.w1")
-    return _CLASSES.get(described, RoutedExperts)(
-        num_experts=num_experts,
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        limit=limit,
-    )
 
 
 def _empty(*shape: int, dtype: torch.dtype | None = None) -> nn.Parameter:

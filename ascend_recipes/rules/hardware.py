@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
-from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.resolve import ResolvedRecipe, called_operations
 from ascend_recipes.rules.cache import CACHE_OF_ATTENTION
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import removed, variable
@@ -136,9 +136,9 @@ def operations_are_bound(resolved: ResolvedRecipe) -> Iterator[Finding]:
     recipe = resolved.recipe
     if recipe.runtime.kind != "native" or missing_backends(resolved):
         return
-    called = {name for key in resolved.hooks for name in resolved.registry.hooks[key].operations}
-    for key in resolved.backends.values():
-        called.update(resolved.registry.backends[key].operations)
+    called = called_operations(
+        resolved.registry, resolved.backends, resolved.hooks, resolved.traits, resolved.checkpoint
+    )
     for name in sorted(called - set(resolved.bindings)):
         bindings = resolved.registry.operations[name].bindings
         yield finding(

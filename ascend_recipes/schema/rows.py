@@ -190,6 +190,8 @@ class QuantizationRow(FactRow):
     """What linear layers of the format call."""
     expert_operations: tuple[Name, ...] = ()
     """What routed experts of the format call."""
+    replaces: dict[Name, Name] = Field(default_factory=dict)
+    """Operation of a model -> the one that is called in its place where weights have the format."""
     max_tp: Count | None = None
 
 

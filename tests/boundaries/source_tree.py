@@ -40,6 +40,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "suggest",
             "tiny",
             "tiny_modelslim",
+            "tiny_native",
             "versions",
             "tiny_tokenizer",
             "tiny_weights",

@@ -20,8 +20,8 @@ class Host:
 
         from ascend_recipes.schema.plan import load_plan
 
-        plan = load_plan(Path(os.environ["ASCEND_RECIPES_PLAN"]))
-        self.llm = LLM(**plan.engine, disable_log_stats=False)
+        self.plan = load_plan(Path(os.environ["ASCEND_RECIPES_PLAN"]))
+        self.llm = LLM(**self.plan.engine, disable_log_stats=False)
         self.steps: list[dict[str, tuple[int, bool]]] = []
         self.draft_logits: list[list[list[float]]] = []
         self.products: dict[str, list[Any]] = {}
@@ -47,6 +47,15 @@ class Host:
         self.steps.clear()
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         return [_answer(item) for item in self.llm.generate(requests, parameters, use_tqdm=False)]
+
+    def generate_taped(self, prompt: list[int], **options: Any) -> tuple[dict[str, Any], Any]:
+        """Generate, and what operations that round were given, by layer and call."""
+        from taping import taped
+
+        model = self._runner().get_model()
+        with taped(model, set(self.plan.operations)) as tape:
+            (answer,) = self.generate([prompt], **options)
+        return answer, tape
 
     def step_trace(self) -> list[dict[str, tuple[int, bool]]]:
         """Of the last `generate`: per step, request -> (tokens scheduled, still prefilling)."""

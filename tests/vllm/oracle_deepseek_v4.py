@@ -63,7 +63,6 @@ def oracle_model(checkpoint: Path, rounding: Rounding, scratch: Path) -> Any:
     return model.eval()
 
 
-@torch.no_grad()
 def oracle_logits(
     checkpoint: Path,
     prompt: list[int],
@@ -72,10 +71,15 @@ def oracle_logits(
     rounding: Rounding,
     scratch: Path,
 ) -> Tensor:
+    """As `logits_of`, for a checkpoint and what the recipe rounds."""
+    return logits_of(oracle_model(checkpoint, rounding, scratch), prompt, tokens)
+
+
+@torch.no_grad()
+def logits_of(model: Any, prompt: list[int], tokens: list[int]) -> Tensor:
     """Logits before each generated token, float32 `[tokens, vocabulary]`, in one pass."""
-    model = oracle_model(checkpoint, rounding, scratch)
-    logits = model(input_ids=torch.tensor([prompt + tokens]), use_cache=False).logits
-    return logits[0, len(prompt) - 1 : -1].float()
+    logits = model(input_ids=torch.tensor([prompt + tokens[:-1]]), use_cache=False).logits
+    return logits[0, len(prompt) - 1 :].float()
 
 
 @contextmanager
@@ -148,10 +152,15 @@ def int8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Integers as floats, and a float32 scale a row."""
     scale = x.abs().amax(-1) / INT8_LIMIT
     rows = (x / scale.unsqueeze(-1)).nan_to_num(0.0)
-    if rows.numel():
-        for margins in _watching:
-            margins.append(distance_to_half(rows).min().item())
+    note_margin(distance_to_half(rows))
     return rows.round(), scale
+
+
+def note_margin(distances: Tensor) -> None:
+    """Tell those who watch how near a rounding was to its turning point."""
+    if distances.numel():
+        for margins in _watching:
+            margins.append(distances.min().item())
 
 
 def distance_to_half(rows: Tensor) -> Tensor:

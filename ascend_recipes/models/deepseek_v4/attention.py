@@ -26,6 +26,7 @@ from ascend_recipes.models.deepseek_v4.compressor import Compressor
 from ascend_recipes.models.deepseek_v4.indexer import LightningIndexer
 from ascend_recipes.models.deepseek_v4.rotary import RotaryRows
 from ascend_recipes.ops import operations
+from ascend_recipes.quantization.microscaled import BlockFloatLinear, GroupedBlockFloatLinear
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,16 @@ class CompressedSparseAttention(nn.Module):
             hidden, self.head, bias=False, quant_config=quant_config, prefix=f"{weights}.wkv"
         )
         self.kv_norm = PlainRMSNorm(self.head, self.epsilon)
-        # Not quantized: the grouped product takes the weight itself.
         self.wo_a = ColumnParallelLinear(
-            width // config.o_groups, grouped, bias=False, prefix=f"{weights}.wo_a"
+            width // config.o_groups,
+            grouped,
+            bias=False,
+            quant_config=quant_config,
+            prefix=f"{weights}.wo_a",
         )
-        self.wo_a.quant_method = GroupedLinear(self.groups)
+        in_blocks = isinstance(self.wo_a.quant_method, BlockFloatLinear)
+        grouped_method = GroupedBlockFloatLinear if in_blocks else GroupedLinear
+        self.wo_a.quant_method = grouped_method(self.groups)
         self.wo_b = RowParallelLinear(
             grouped, hidden, bias=False, quant_config=quant_config, prefix=f"{weights}.wo_b"
         )

@@ -14,7 +14,7 @@ from vllm.distributed import (
 from vllm.model_executor.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.quantization import QuantizationConfig
 
-from ascend_recipes.moe.experts import routed_experts
+from ascend_recipes.moe.formats import routed_experts
 from ascend_recipes.ops import operations
 
 

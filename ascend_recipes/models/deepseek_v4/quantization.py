@@ -1,0 +1,35 @@
+"""The published format: float8 linear layers in blocks, 4-bit float experts."""
+
+from typing import Any
+
+from ascend_recipes.models.deepseek_v4.native_format import METHOD, QUANTIZATION
+from ascend_recipes.quantization.microscaled import BlockFloatConfig
+
+
+class PublishedFormat(BlockFloatConfig):
+    """What vLLM makes of the `quantization_config` of a published checkpoint."""
+
+    @classmethod
+    def get_name(cls) -> str:  # type: ignore[override]
+        """Name that vLLM gave the format of this family."""
+        return METHOD
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "PublishedFormat":
+        """Take the section of config.json; every field has one published value."""
+        expected = {**QUANTIZATION, "quant_method": METHOD}
+        differing = {
+            field: config.get(field)
+            for field, value in expected.items()
+            if config.get(field) not in (value, QUANTIZATION[field])
+        }
+        assert not differing, f"not the published format: {differing}"
+        return cls()
+
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: Any, user_quant: str | None, hf_config: Any = None
+    ) -> str | None:  # type: ignore[override]
+        """The checkpoint calls its format `fp8`, as other models do; the plan says which it is."""
+        named = isinstance(hf_quant_cfg, dict) and hf_quant_cfg.get("quant_method")
+        return METHOD if user_quant == METHOD and named in ("fp8", METHOD) else None

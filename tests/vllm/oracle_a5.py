@@ -1,0 +1,280 @@
+"""What A5 rounds, put into transformers' DeepSeek-V4: caches, indexer, and published weights.
+
+`cache`: keys of the window and compressed keys as they are read back from packed rows, and the
+indexer's scorer in float8. `native`: besides, weights of the published format, multiplied by rows
+that are microscaled. Written from the vendor's documents and the OCP specification, without our
+operations; published weights are opened by transformers' own code.
+
+Rounding turns at a half, and the last bits of float32 differ: one turn moves a logit by tenths.
+So a model can follow a tape of the engine: where it rounds, it first finds its own numbers equal
+to the engine's, and then rounds those.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from ascend_recipes.torchvision_schemas import define_missing_schemas
+from tests.vllm.conftest import Engine
+from tests.vllm.oracle import dense
+from tests.vllm.oracle_deepseek_v4 import logits_of, note_margin, rotated
+from tests.vllm.oracle_draft import read_tensors
+
+Rounding = Literal["cache", "native"]
+
+ROTATED = 64
+CACHE_GROUP, SHARED = 64, 32
+LARGEST = 448.0
+LARGEST_EXPONENT = 8
+MANTISSA, LEAST_EXPONENT = 3, -6
+"""Of float8_e4m3."""
+
+ATTENTION = "packed_keys"
+
+FOLLOWED = 1e-4
+"""Largest difference of a number on the tape, against the largest number beside it."""
+
+BEFORE_INDEXER = ("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_proj")
+INDEXER = "self_attn.compressor.indexer.q_b_proj"
+ROUTED, GATE, UP = "mlp.experts", "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"
+BEHIND_INDEXER = ("self_attn.o_a_proj", "self_attn.o_b_proj", ROUTED, GATE)
+DOWN = "mlp.shared_experts.down_proj"
+
+
+class Tape:
+    """What an engine rounded, by layer, operation and number of the call."""
+
+    def __init__(self, recorded: dict[str, Any]) -> None:
+        self.recorded = {key: torch.from_numpy(rows) for key, rows in recorded.items()}
+        self.taken: set[str] = set()
+
+    def take(self, key: str, own: Tensor) -> Tensor:
+        """The engine's rows in place of one's own, once they are found equal."""
+        engine = self.recorded[key].view(own.shape)
+        if own.numel():
+            error = (engine - own).abs().max() / own.abs().max()
+            assert error < FOLLOWED, f"{key}: {error:.1e}"
+        self.taken.add(key)
+        return engine
+
+
+_playing: list[Tape] = []
+
+
+@contextmanager
+def following(recorded: dict[str, Any]) -> Iterator[Tape]:
+    """Let models round what an engine rounded; everything on the tape must be asked for."""
+    tape = Tape(recorded)
+    _playing.append(tape)
+    try:
+        yield tape
+    finally:
+        _playing.remove(tape)
+    left = {key for key, rows in tape.recorded.items() if rows.numel()} - tape.taken
+    assert not left, sorted(left)
+
+
+def followed(key: str, own: Tensor) -> Tensor:
+    return _playing[-1].take(key, own) if _playing else own
+
+
+@cache
+def a5_model(checkpoint: Path, rounding: Rounding, scratch: Path) -> Any:
+    define_missing_schemas()
+    from transformers import DeepseekV4ForCausalLM
+
+    folder = opened(checkpoint, scratch) if rounding == "native" else checkpoint
+    model = DeepseekV4ForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    model.config._attn_implementation = packed_attention()
+    for number, layer in enumerate(model.model.layers):
+        for module in list(layer.modules()):
+            if type(module).__name__ == "DeepseekV4IndexerScorer":
+                module.forward = Float8Scorer(module, number).forward
+        if rounding == "native":
+            round_inputs(layer, number)
+    return model.eval()
+
+
+def round_inputs(layer: nn.Module, number: int) -> None:
+    """Microscale what goes into every quantized layer, in the order in which the engine does."""
+    modules = dict(layer.named_modules())
+    order = (*BEFORE_INDEXER, INDEXER, *BEHIND_INDEXER, DOWN)
+    present = [name for name in order if name in modules]
+    keys = {name: f"{number}.mx_quant.{call}" for call, name in enumerate(present)}
+    # Two layers over one input, which the engine multiplies in one.
+    keys[UP] = keys[GATE]
+    for name, key in keys.items():
+        if name == ROUTED:
+            modules[name].forward = microscaled_experts(modules[name], number, key)
+        else:
+            modules[name].register_forward_pre_hook(rounding_hook(key))
+
+
+def rounding_hook(key: str) -> Any:
+    return lambda _, inputs: (microscaled(followed(key, inputs[0])),)
+
+
+def a5_logits(
+    engine: Engine, prompt: list[int], tokens: list[int], rounding: Rounding, scratch: Path
+) -> Tensor:
+    """Logits before each generated token, float32 `[tokens, vocabulary]`, in one pass."""
+    model = a5_model(Path(engine.planned.plan.model.checkpoint), rounding, scratch)
+    return logits_of(model, prompt, tokens)
+
+
+def difference(answer: dict[str, Any], expected: Tensor) -> Tensor:
+    """Largest difference of a logit, by token."""
+    return (dense(answer["logits"], expected.shape[-1]) - expected).abs().amax(-1)
+
+
+def packed_attention() -> str:
+    """Register eager attention over keys as they come out of packed rows; returns its name."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import eager_mask
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4
+
+    def attend(module: nn.Module, query: Tensor, key: Tensor, _: Tensor, *rest: Any, **more: Any):
+        tokens, layer = query.shape[2], module.layer_idx
+        parts = [key[:, :, :tokens], key[:, :, tokens:]] if key.shape[2] > tokens else [key]
+        keys = torch.cat(
+            [
+                packed(followed(f"{layer}.write_latent_rows.{call}", part))
+                for call, part in enumerate(parts)
+            ],
+            dim=2,
+        )
+        return modeling_deepseek_v4.eager_attention_forward(
+            module, query, keys, keys, *rest, **more
+        )
+
+    AttentionInterface.register(ATTENTION, attend)
+    AttentionMaskInterface.register(ATTENTION, eager_mask)
+    return ATTENTION
+
+
+def packed(x: Tensor) -> Tensor:
+    """Rows of a cache: rotated part in bfloat16, 64 others in float8 under a power of two.
+
+    The power is the next one above max / 448, also where that is a power itself.
+    """
+    plain = x[..., :-ROTATED].unflatten(-1, (-1, CACHE_GROUP))
+    largest = plain.abs().amax(-1, keepdim=True).clamp(min=1e-4) / LARGEST
+    note_margin(distance_to_power(largest))
+    scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
+    rounded = float8(plain / scale) * scale
+    turned = x[..., -ROTATED:]
+    note_margin(distance_to_half_step(turned, mantissa=7, least=-126))
+    return torch.cat((rounded.flatten(-2), turned.bfloat16().float()), -1)
+
+
+def microscaled(x: Tensor) -> Tensor:
+    """Blocks of 32 in float8: 2^(floor(log2 max) - 8), what exceeds 448 saturates."""
+    blocks = x.unflatten(-1, (-1, SHARED))
+    largest = blocks.abs().amax(-1, keepdim=True)
+    note_margin(distance_to_power(largest[largest > 0]))
+    exponent = torch.frexp(largest).exponent - 1 - LARGEST_EXPONENT
+    scale = torch.ldexp(torch.ones_like(largest), exponent)
+    return (float8(blocks / scale) * scale).flatten(-2)
+
+
+def float8(x: Tensor) -> Tensor:
+    note_margin(distance_to_half_step(x, mantissa=MANTISSA, least=LEAST_EXPONENT))
+    return x.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).float()
+
+
+def distance_to_half_step(x: Tensor, *, mantissa: int, least: int) -> Tensor:
+    """How far numbers are from where rounding turns, in steps of the format."""
+    exponent = (torch.frexp(x).exponent - 1).clamp(min=least)
+    steps = torch.ldexp(x.abs(), mantissa - exponent)
+    return (steps - steps.floor() - 0.5).abs()
+
+
+def distance_to_power(x: Tensor) -> Tensor:
+    """How far numbers are from where the next power of two is taken, in steps of float8."""
+    mantissa = torch.frexp(x).mantissa * 2
+    return torch.minimum(mantissa - 1, 2 - mantissa) * 2**MANTISSA
+
+
+class Float8Scorer:
+    """Scores of compressed keys with float8 queries and keys, a float32 scale a row."""
+
+    def __init__(self, scorer: nn.Module, layer: int) -> None:
+        self.scorer = scorer
+        self.layer = layer
+
+    def forward(self, q: Tensor, compressed_kv: Tensor, hidden_states: Tensor) -> Tensor:
+        q = followed(f"{self.layer}.quantize_indexer_query.0", rotated(q))
+        compressed_kv = followed(f"{self.layer}.write_indexer_keys.0", rotated(compressed_kv))
+        query, query_scale = float8_rows(q)
+        keys, key_scale = float8_rows(compressed_kv)
+        products = torch.einsum("bshd,btd->bsht", query, keys).clamp(min=0)
+        scorer = self.scorer
+        factor = scorer.softmax_scale * scorer.weights_scaling
+        weights = scorer.weights_proj(hidden_states).float() * factor * query_scale
+        return torch.einsum("bsht,bsh->bst", products, weights) * key_scale.unsqueeze(1)
+
+
+def float8_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1) / LARGEST
+    return float8((x / scale.unsqueeze(-1)).nan_to_num(0.0)), scale
+
+
+def microscaled_experts(module: Any, layer: int, key: str) -> Any:
+    def forward(hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        # Rows by expert, then by token: so the engine sorts them.
+        order = top_k_index.flatten().argsort(stable=True)
+        token = order // top_k_index.shape[1]
+        expert = top_k_index.flatten()[order]
+        rows = microscaled(followed(key, hidden_states[token]))
+        hidden = products(rows, module.gate_up_proj, expert)
+        hidden = followed(f"{layer}.swiglu_mx_quant.0", hidden)
+        parts = products(microscaled(module._apply_gate(hidden)), module.down_proj, expert)
+        weights = top_k_weights.flatten()[order, None]
+        return torch.zeros_like(hidden_states).index_add_(0, token, parts * weights)
+
+    return forward
+
+
+def products(rows: Tensor, weights: Tensor, expert: Tensor) -> Tensor:
+    """Each row times the weight of its expert."""
+    out = rows.new_empty(rows.shape[0], weights.shape[1])
+    for number in expert.unique().tolist():
+        mine = expert == number
+        out[mine] = nn.functional.linear(rows[mine], weights[number])
+    return out
+
+
+def opened(checkpoint: Path, scratch: Path) -> Path:
+    """The published form multiplied out in float32, by transformers' reader of it."""
+    target = scratch / checkpoint.name
+    target.mkdir(parents=True, exist_ok=True)
+    floats = open_tensors(read_tensors(checkpoint, ""))
+    save_file(floats, target / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((checkpoint / "config.json").read_text())
+    del config["quantization_config"]
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+def open_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+    reader = Fp8Dequantize(None)
+    floats = {}
+    for name, tensor in tensors.items():
+        if name.endswith(".scale"):
+            continue
+        scale = tensors.get(name.removesuffix(".weight") + ".scale")
+        if scale is not None:
+            tensor = reader._dequantize_one(tensor, scale, torch.float32)
+        floats[name] = tensor
+    return floats
