@@ -7,11 +7,14 @@ from pathlib import Path
 
 from ascend_recipes.commands.schema import schema_files
 from ascend_recipes.compose import compose_recipe, recipe_names
+from ascend_recipes.docs.commands import commands_section
 from ascend_recipes.docs.deployments import deployments_page
 from ascend_recipes.docs.errors import errors_page
 from ascend_recipes.docs.gallery import gallery_page
 from ascend_recipes.docs.output import output_page
 from ascend_recipes.docs.reference import reference_page
+from ascend_recipes.docs.surface import surface_page
+from ascend_recipes.documented.compare import comparisons
 from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.resolve import resolve_recipe
@@ -38,7 +41,9 @@ def generated_files(root: Path, plan_of: PlanOf | None = None) -> Iterator[tuple
     names = [entry.name for entry in recipe_names()]
     yield docs / "recipe-gallery.md", gallery_page([plan(f"recipe={name}") for name in names])
     page = deployments_page(load_registry(), lambda words: plan(*words).resolved.recipe)
-    yield docs / "documented-deployments.md", page
+    commands = commands_section(list(comparisons(load_registry(), plan)))
+    yield docs / "documented-deployments.md", page + commands
+    yield docs / "surface.md", surface_page()
 
 
 @cache
