@@ -245,6 +245,8 @@ class _Importer:
             self.overrides["nodes"] = total // local
         if nodes := _whole(flags.get("--nnodes")):
             self.overrides["nodes"] = nodes
+            if flags.get("--distributed-executor-backend") == "mp":
+                del flags["--distributed-executor-backend"]
         for flag, key in _PEER_SIZES.items():
             if _is_unresolved(flags.get(flag)) and (peer := self.peers.get(self.role)):
                 flags[flag] = peer[key]

@@ -107,6 +107,11 @@ def spreads_evenly(view: Recipe) -> bool:
     return view.parallel.dp % view.nodes == 0 or view.parallel.dp == 1
 
 
+def shares_evenly(view: Recipe) -> bool:
+    """Whether machines that share one replica get the same number of its dies."""
+    return view.parallel.dp > 1 or view.parallel.world_size % view.nodes == 0
+
+
 def is_headless(view: Recipe, process: Process) -> bool:
     """Whether the process has no API server of its own."""
     return process.rank is None and view.nodes > 1 and process.local_node > 0
@@ -148,6 +153,9 @@ def put_topology(arguments: Arguments, view: Recipe, process: Process) -> None:
         arguments.put("--data-parallel-address", address, where)
         arguments.put("--data-parallel-rpc-port", rpc_port, "site.port_base")
     elif nodes > 1:
+        # The default; but a process inside a Ray cluster would take Ray (vllm/config/parallel.py).
+        because = "one engine over several nodes"
+        arguments.put("--distributed-executor-backend", "mp", because)
         arguments.put("--nnodes", nodes, "nodes")
         arguments.put("--node-rank", process.local_node, "number of the node")
         arguments.put("--master-addr", address, where)

@@ -1,5 +1,6 @@
 """Two launchers of one deployment: they agree or refuse, and live and end together."""
 
+import itertools
 import json
 import signal
 
@@ -48,6 +49,47 @@ def test_end_that_is_asked_for_on_the_other_node(place):
     assert lead.wait() == 0
 
 
+SHARED = ("parallel.dp=1", "parallel.pp=2")
+"""Both nodes share one replica, a pipeline stage each."""
+
+
+def test_nodes_that_share_a_replica(place):
+    lead, other = launch_both(place, *SHARED, second=SHARED)
+    lead.wait_until_ready()
+    assert other.wait_until_ready()["url"] == lead.document["url"]
+    served, headless = place.record("serve"), place.record("headless")
+    for record, rank in ((served, "0"), (headless, "1")):
+        argv = record["argv"]
+        said = dict(itertools.pairwise(argv))
+        assert said["--nnodes"] == "2"
+        assert said["--node-rank"] == rank
+        assert said["--master-addr"] == "127.0.0.1"
+        assert int(said["--master-port"]) == place.port + 50 + 300
+        assert "--data-parallel-size" not in said
+    assert "--port" in served["argv"]
+    assert "--port" not in headless["argv"]
+    assert lead.terminate() == 0
+    assert other.wait() == 0
+    assert {who for what, who in place.events if what == "drained"} == {"serve", "headless"}
+
+
+def test_rank_of_a_shared_replica_that_dies_ends_both_nodes(place):
+    place.behave(headless="die:1")
+    lead, other = launch_both(place, *SHARED, second=SHARED)
+    assert (lead.wait(), other.wait()) == (5, 5)
+    assert "serve-node1 ended with status 3" in lead.stderr
+
+
+def test_each_node_of_a_shared_replica_holds_half_of_its_dies(place):
+    # Thirty-two dies in all, and sixteen a machine: enough, but not with fifteen.
+    for number in range(15, 32):
+        (place.folder / "devices" / f"davinci{number}").unlink()
+    lead = place.launch(*TWO_NODES, "--node", "0", *SHARED)
+    assert lead.wait() == 4
+    assert "16" in lead.findings["cluster.too_few_dies"]
+    assert "15" in lead.findings["cluster.too_few_dies"]
+
+
 def test_nodes_that_would_start_different_deployments(place):
     lead, other = launch_both(place, second=("scheduler.max_num_seqs=16",))
     assert (lead.wait(), other.wait()) == (3, 5)
@@ -61,8 +103,8 @@ def test_one_message_on_both_nodes_where_one_fails(place):
     place.behave(headless="crash")
     lead, other = launch_both(place)
     assert (lead.wait(), other.wait()) == (5, 5)
-    assert list(other.findings) == ["launch.no_cache_memory"]
-    assert "serve-node1 ended with status 1" in other.findings["launch.no_cache_memory"]
+    assert list(other.findings) == ["log.cache_memory_negative"]
+    assert "serve-node1 ended with status 1" in other.findings["log.cache_memory_negative"]
     # The leading server may have answered before the other process was gone.
     assert "node 1: serve-node1 ended with status 1" in lead.stderr + json.dumps(lead.document)
 

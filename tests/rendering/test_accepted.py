@@ -42,6 +42,16 @@ def test_every_rendered_argument_is_taken(version: str):
             assert refused(version, atoms(command.argv, command.env)) == [], name
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_arguments_of_a_shared_replica_are_taken(version: str):
+    words = ("recipe=qwen3_5_27b_w8a8_a2", "nodes=2", "parallel.tp=4", "parallel.pp=4")
+    launched = plan_of(*words, "runtime=vllm_ascend", f"runtime.version={version}")
+    for command in launched.commands:
+        found = atoms(command.argv, command.env)
+        assert "--nnodes" in found
+        assert refused(version, found) == []
+
+
 @pytest.mark.parametrize(
     "planted", ["--no-such-flag", f"{ADDITIONAL}fuse_muls_add", "$VLLM_ASCEND_NO_SUCH"]
 )

@@ -78,6 +78,58 @@ def test_data_parallel_over_nodes_has_one_leader():
     assert found["--data-parallel-address"] == "NODE_0_ADDRESS"
 
 
+SHARED = ("recipe=deepseek_v4_pro_a3_2n", "parallel.dp=1", "parallel.pp=2")
+"""One replica over two nodes: a pipeline stage on each."""
+
+
+def test_nodes_that_share_a_replica_have_ranks_and_one_master():
+    """As vllm-ascend documents it: user_guide/feature_guide/pipeline_parallel.md:81-100."""
+    site = "site.node_addresses=[198.51.100.1,198.51.100.2]"
+    leader, follower = plan_of(*SHARED, ASCEND, site, "site.port_base=20000").commands
+    ours, theirs = (atoms(item.argv, item.env) for item in (leader, follower))
+    documented = {
+        "--distributed-executor-backend": "mp",
+        "--tensor-parallel-size": "16",
+        "--pipeline-parallel-size": "2",
+        "--nnodes": "2",
+        "--master-addr": "198.51.100.1",
+        "--master-port": "20300",
+    }
+    for found in (ours, theirs):
+        assert documented.items() <= found.items()
+        assert not [name for name in found if name.startswith("--data-parallel")]
+    assert (ours["--node-rank"], theirs["--node-rank"]) == ("0", "1")
+    assert (leader.port, follower.port) == (8000, None)
+    assert theirs["--headless"] is True
+    assert "--headless" not in ours
+    # Nothing else differs but where they are and who answers.
+    names = {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+    assert names == {"--node-rank", "--headless", "--host", "--port", "$HCCL_IF_IP"}
+
+
+def test_nodes_that_share_a_replica_come_back_from_their_commands():
+    commands = plan_of(*SHARED, ASCEND).commands
+    read = [import_command(item.argv, item.env, version="main-2026-08") for item in commands]
+    assert [item.overrides["nodes"] for item in read] == [2, 2]
+    assert all("extra_args.distributed_executor_backend" not in item.overrides for item in read)
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        (("parallel.tp=2", "parallel.pp=4", "nodes=3"), {"rendering.nodes_share"}),
+        (("parallel.tp=2", "parallel.pp=4", "nodes=2"), set()),
+        (("parallel.tp=4", "parallel.dp=3", "nodes=2"), {"rendering.nodes_uneven"}),
+    ],
+)
+def test_a_replica_divides_over_its_nodes(words: tuple[str, ...], ids: set[str]):
+    try:
+        found = plan_of("recipe=qwen3_5_27b_w8a8_a2", ASCEND, *words).findings
+    except RecipeError as error:
+        found = error.findings
+    assert {item.id for item in found if item.id.startswith("rendering.")} == ids
+
+
 def test_every_rank_of_a_split_deployment_is_a_process():
     commands = plan_of("recipe=deepseek_v4_a3_pd", ASCEND).commands
     assert [(item.role, item.rank) for item in commands] == [

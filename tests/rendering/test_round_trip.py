@@ -53,6 +53,15 @@ def test_every_recipe_comes_back(name: str, version: str):
     same(commands, again(commands, planned.plan.hardware, version))
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nodes_that_share_a_replica_come_back(version: str):
+    words = ("recipe=qwen3_5_27b_w8a8_a2", "nodes=2", "parallel.tp=4", "parallel.pp=4")
+    planned = plan_of(*words, "runtime=vllm_ascend", f"runtime.version={version}")
+    commands = planned.commands
+    assert [item.argv[item.argv.index("--node-rank") + 1] for item in commands] == ["0", "1"]
+    same(commands, again(commands, planned.plan.hardware, version))
+
+
 OVERRIDES = {
     "scheduler.max_num_seqs": st.sampled_from([8, 16, 33, 64]),
     "scheduler.async_scheduling": st.booleans(),
