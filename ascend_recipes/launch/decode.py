@@ -25,29 +25,6 @@ _WRAPPERS = re.compile(
 _DEATH = "died unexpectedly"
 _TAIL_BYTES = 400_000
 
-KNOWN_CAUSES = {
-    "launch.plugin_failed": re.compile(r"Failed to load plugin ascend_recipes"),
-    "launch.port_taken": re.compile(r"Address already in use"),
-    "launch.streams_exhausted": re.compile(r"207005|alloc(?:ate)? (?:sq|cq)"),
-    "launch.stream_resources": re.compile(r"207008|EL0009"),
-    "launch.link_timeout": re.compile(r"EI0006|EI0010"),
-    "launch.operator_missing": re.compile(r"EZ1001"),
-    "launch.communication_window": re.compile(
-        r"507035|tiling failed in (?:dispatch|combine)|DDR address .* out of range"
-    ),
-    "launch.no_cache_memory": re.compile(
-        r"Available KV cache memory: -|No available memory for the cache blocks"
-    ),
-    "launch.cache_too_small": re.compile(
-        r"larger than the (?:maximum number of tokens|available KV cache memory)"
-    ),
-    "launch.out_of_memory": re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory"),
-    "launch.no_platform": re.compile(
-        r"Device string must not be empty|Failed to infer device type|UnspecifiedPlatform"
-    ),
-}
-"""Finding -> texts in the log that tell it; searched in order."""
-
 
 def decode_failure(log: Path, returncode: int | None) -> Finding:
     """The most useful sentence about a start that failed.
@@ -56,18 +33,40 @@ def decode_failure(log: Path, returncode: int | None) -> Finding:
         log: Output of vLLM's processes.
         returncode: Exit status of the server process, negative for a signal; None if it still ran.
     """
-    text = _tail(log)
-    lines = [_PREFIX.sub("", line.rstrip()) for line in text.splitlines()]
+    lines = [_PREFIX.sub("", line.rstrip()) for line in _tail(log).splitlines()]
     own = [match for line in lines if (match := _OWN_ERROR.match(line))]
     if own:
         return replace(read_back(own[-1][1], own[-1][2]), evidence=str(log))
     errors = [error for error in _raised(lines) if not _WRAPPERS.search(error)]
     evidence = f"{errors[-1]} ({log})" if errors else str(log)
-    for cause, pattern in KNOWN_CAUSES.items():
-        if pattern.search(text):
-            return finding(cause, evidence=evidence)
+    if (known := _root(log)) is not None:
+        return replace(known, evidence=evidence)
     said = errors[-1] if errors else _last_words(lines, returncode)
     return finding("launch.failed", said=said, log=log)
+
+
+def _root(log: Path) -> Finding | None:
+    """The first known message of the log that is an error and no consequence of another one."""
+    # Imported here: a start that succeeds decodes nothing.
+    from ascend_recipes.logs.advice import log_findings
+    from ascend_recipes.logs.decode import decode_log
+    from ascend_recipes.logs.patterns import search_terms
+    from ascend_recipes.registry.load import load_registry
+
+    try:
+        with log.open("rb") as stream:
+            decoded = decode_log(stream, search_terms(load_registry().log_messages))
+    except OSError:
+        return None
+    causes = [item for item in decoded.matches if item.is_cause]
+    if not causes:
+        return None
+    found = log_findings(replace(decoded, matches=tuple(causes[:1])), str(log), None)[0]
+    if found.fix:
+        told = phrase("launch.remedy", remedy=Phrase(found.fix, found.fix_zh or found.fix), log=log)
+    else:
+        told = phrase("launch.decode", log=log)
+    return replace(found, source=None, fix=told.en, fix_zh=told.zh)
 
 
 def _raised(lines: list[str]) -> Iterator[str]:

@@ -38,6 +38,11 @@ class Match:
         """The message's row."""
         return self.known.message
 
+    @property
+    def is_cause(self) -> bool:
+        """Whether it is an error that does not merely report another one."""
+        return self.message.severity == "error" and not self.message.consequence
+
 
 @dataclass
 class Decoded:

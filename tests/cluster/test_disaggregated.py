@@ -88,8 +88,8 @@ def test_request_goes_through_prefill_and_decode(place):
 @pytest.mark.parametrize(
     ("behaviour", "words", "id", "text"),
     [
-        ({"prefill_1": "crash"}, (), "launch.no_cache_memory", "prefill-rank1 ended"),
-        ({"decode": "crash"}, (), "launch.no_cache_memory", "decode-rank"),
+        ({"prefill_1": "crash"}, (), "log.cache_memory_negative", "prefill-rank1 ended"),
+        ({"decode": "crash"}, (), "log.cache_memory_negative", "decode-rank"),
         (
             {"decode_0": "hang"},
             ("serving.ready_timeout_s=1",),

@@ -46,7 +46,7 @@ def test_serves_with_the_rendered_command(place):
 @pytest.mark.parametrize(
     ("behaviour", "words", "id", "text"),
     [
-        ("crash", (), "launch.no_cache_memory", "weights leave no memory"),
+        ("crash", (), "log.cache_memory_negative", "weights leave no memory"),
         ("hang", ("serving.ready_timeout_s=1",), "launch.timeout", "not ready after 1 s"),
         ("mute", (), "launch.canary", "status 500"),
     ],

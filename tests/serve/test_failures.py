@@ -52,7 +52,7 @@ def test_plugin_that_does_not_import_is_named(launch, tmp_path):
     launcher = launch(PYTHONPATH=str(tmp_path))
     assert launcher.wait() == 5
     (finding,) = launcher.document["findings"]
-    assert finding["id"] == "launch.plugin_failed"
+    assert finding["id"] == "log.plugin_failed"
 
 
 def test_interrupted_start_leaves_nothing(launch):

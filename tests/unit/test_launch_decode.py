@@ -2,7 +2,7 @@
 
 import pytest
 
-from ascend_recipes.launch.decode import KNOWN_CAUSES, decode_failure, find_death_notice
+from ascend_recipes.launch.decode import decode_failure, find_death_notice
 from ascend_recipes.launch.stages import LogWatcher
 
 CORE = "(EngineCore pid=12) ERROR 11-30 01:12:55 [core.py:1510] "
@@ -50,21 +50,21 @@ def test_validation_errors_come_with_their_detail(tmp_path):
     [
         (
             "ERROR 11-30 01:00:00 [__init__.py:60] Failed to load plugin ascend_recipes",
-            "launch.plugin_failed",
+            "log.plugin_failed",
         ),
-        ("OSError: [Errno 98] Address already in use", "launch.port_taken"),
-        ("RuntimeError: error code is 207005, alloc sq failed", "launch.streams_exhausted"),
-        ("EL0009 stream resource", "launch.stream_resources"),
-        ("EI0006: socket timeout", "launch.link_timeout"),
-        ("EZ1001 socVersion does not support opType", "launch.operator_missing"),
-        ("tiling failed in dispatch", "launch.communication_window"),
-        ("Available KV cache memory: -3.2 GiB", "launch.no_cache_memory"),
+        ("OSError: [Errno 98] Address already in use", "log.port_in_use"),
+        ("RuntimeError: error code is 207005, alloc sq failed", "log.streams_exhausted"),
+        ("EL0009 stream resource", "log.stream_resources"),
+        ("EI0006: socket timeout", "log.hccl_link_timeout"),
+        ("EZ1001 socVersion does not support opType", "log.soc_version"),
+        ("tiling failed in dispatch", "log.dispatch_window"),
+        ("Available KV cache memory: -3.2 GiB", "log.cache_memory_negative"),
         (
             "ValueError: x is larger than the maximum number of tokens that can be stored",
-            "launch.cache_too_small",
+            "log.cache_too_small",
         ),
-        ("torch.OutOfMemoryError: NPU out of memory", "launch.out_of_memory"),
-        ("RuntimeError: Failed to infer device type", "launch.no_platform"),
+        ("torch.OutOfMemoryError: NPU out of memory", "log.out_of_device_memory"),
+        ("RuntimeError: Failed to infer device type", "log.no_platform"),
     ],
 )
 def test_known_causes(tmp_path, line, id):
@@ -74,9 +74,20 @@ def test_known_causes(tmp_path, line, id):
     assert "Engine core initialization failed" not in finding.message
 
 
-def test_every_known_cause_has_a_case():
-    mark = test_known_causes.pytestmark[0]
-    assert set(KNOWN_CAUSES) == {case[1] for case in mark.args[1]}
+def test_a_cause_wins_over_what_follows_and_names_its_log(tmp_path):
+    text = "EI0002: Notify register times out\nEI0006: Getting socket times out\n"
+    finding = decoded(tmp_path, text + API_SERVER_TRACEBACK)
+    assert finding.id == "log.hccl_link_timeout"
+    assert finding.fix == (
+        f"env.HCCL_CONNECT_TIMEOUT=<more>; ascend-run doctor --log {tmp_path / 'vllm.log'}"
+    )
+    assert "<更大>；ascend-run doctor" in finding.fix_zh
+
+
+def test_what_only_follows_is_no_cause(tmp_path):
+    finding = decoded(tmp_path, "EI0002: Notify register times out\nbye\n")
+    assert finding.id == "launch.failed"
+    assert finding.fix == f"ascend-run doctor --log {tmp_path / 'vllm.log'}"
 
 
 def test_silent_end_is_said_to_be_silent(tmp_path):
