@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from ascend_recipes.cli.arguments import Invocation
@@ -68,7 +69,17 @@ def run_logs(invocation: Invocation, output: Output) -> ExitCode:
         output.note(f"--- {name} ({path})")
         for line in tail(path, _LINES):
             output.text(line)
+    for path in _of_the_dead(run, logs):
+        output.note(f"ascend-run doctor --log {path}")
     return ExitCode.OK
+
+
+def _of_the_dead(run: Run, logs: dict[str, Path]) -> Iterator[Path]:
+    """Logs of processes that ended although nobody asked the run to."""
+    if run.condition != "ended":
+        for item in run.state.processes:
+            if item.name in logs and not item.identity.is_alive:
+                yield logs[item.name]
 
 
 def run_stop(invocation: Invocation, output: Output) -> ExitCode:
