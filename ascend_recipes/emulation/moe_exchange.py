@@ -22,6 +22,8 @@ from ascend_recipes.emulation.refusal import (
 from ascend_recipes.emulation.undefined import padded
 
 PLAIN, DYNAMIC = 0, 2
+SECOND_MESH = "fullmesh_v2"
+ROW_ALIGNMENT = 32
 ROW_ADDRESS = 128
 """Places of the assistance output that belong to a row; three are used: rank, token, slot."""
 
@@ -73,6 +75,7 @@ def distribute_dispatch(
         scales_dtype=scales_dtype,
     )
     check(quant_mode in (PLAIN, DYNAMIC), name, "quant_mode", f"is {quant_mode}", "0, 2 (int8)")
+    _check_shared(name, shared_expert_num)
     check(
         expert_token_nums_type in (0, 1),
         name,
@@ -87,6 +90,7 @@ def distribute_dispatch(
     )
     _check_world(name, ep_world_size, ep_rank_id, moe_expert_num)
     _check_tokens(name, x, expert_ids, moe_expert_num, x_active_mask)
+    _check_second_mesh(name, comm_alg, "x", expert_ids)
     batch = _largest_batch(name, x.shape[0], ep_world_size, global_bs)
     local = moe_expert_num // ep_world_size
     values, scale = quantize_rows(x.float()) if quant_mode == DYNAMIC else (x, None)
@@ -195,10 +199,12 @@ def distribute_combine(
         performance_info=performance_info,
     )
     check(comm_quant_mode == 0, name, "comm_quant_mode", f"is {comm_quant_mode}", "0 (none)")
+    _check_shared(name, shared_expert_num)
     _check_plain(name, expert_shard_type, shared_expert_rank_num, tp_world_size, comm_alg)
     _check_world(name, ep_world_size, ep_rank_id, moe_expert_num)
     check_limit(f"npu::{name}", "tokens", "expert_ids", expert_ids.shape[0], "has rows:")
     check_limit(f"npu::{name}", "experts_of_a_token", "expert_ids", expert_ids.shape[1], "names")
+    _check_second_mesh(name, comm_alg, "expert_ids", expert_ids)
     _check_hidden(name, "expand_x", expand_x.shape[1])
     check_shape(name, "expert_scales", expert_scales, tuple(expert_ids.shape), "[tokens, k]")
     if x_active_mask is not None:
@@ -245,10 +251,22 @@ def _check_plain(
     """The form that deployments use: no ranks of shared experts, one tensor-parallel rank."""
     check(shard_type == 0, name, "expert_shard_type", f"is {shard_type}", "0")
     check(shared_ranks == 0, name, "shared_expert_rank_num", f"is {shared_ranks}", "0")
-    check(tp_world_size in (0, 1), name, "tp_world_size", f"is {tp_world_size}", "0, 1")
-    check(
-        comm_alg in ("", "fullmesh_v1", "fullmesh_v2"), name, "comm_alg", f"is '{comm_alg}'", "''"
-    )
+    check_limit(f"npu::{name}", "tensor_ranks", "tp_world_size", tp_world_size)
+    check(comm_alg in ("", "fullmesh_v1", SECOND_MESH), name, "comm_alg", f"is '{comm_alg}'", "''")
+
+
+def _check_shared(name: str, shared_experts: int) -> None:
+    check(shared_experts in (0, 1), name, "shared_expert_num", f"is {shared_experts}", "0, 1")
+
+
+def _check_second_mesh(name: str, comm_alg: str, argument: str, expert_ids: Tensor) -> None:
+    """The second algorithm of A3 and A5 takes fewer tokens and experts."""
+    if comm_alg != SECOND_MESH:
+        return
+    tokens, top_k = expert_ids.shape
+    problem = f"has rows: {tokens}"
+    check(tokens <= 256, name, argument, problem, f"at most 256 with {SECOND_MESH}")
+    check(top_k <= 12, name, "expert_ids", f"names {top_k}", f"at most 12 with {SECOND_MESH}")
 
 
 def _check_world(name: str, world: int, rank: int, experts: int) -> None:
@@ -274,6 +292,8 @@ def _check_tokens(
 def _check_hidden(name: str, argument: str, hidden: int) -> None:
     if not relaxes(SMALL):
         check_limit(f"npu::{name}", "hidden", argument, hidden, "has hidden size")
+        rest = hidden % ROW_ALIGNMENT
+        check_limit(f"npu::{name}", "hidden_rest", argument, rest, "modulo 32 has a hidden size of")
 
 
 def _check_mask(name: str, expert_ids: Tensor, mask: Tensor) -> None:

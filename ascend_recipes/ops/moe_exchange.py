@@ -32,8 +32,12 @@ def moe_dispatch_npu(
     quantize: bool = False,
     cumulative: bool = False,
     global_batch: int = 0,
+    tensor_group: str = "",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Rows to the ranks of their experts, on `npu::npu_moe_distribute_dispatch_v2`."""
+    """Rows to the ranks of their experts, on `npu::npu_moe_distribute_dispatch_v2`.
+
+    `tensor_group` is a group of one rank, which is named on A3 and A5 and not on A2.
+    """
     rows, scale, assist, group_list, receive_counts, _, _ = (
         torch.ops.npu.npu_moe_distribute_dispatch_v2(
             x_TH,
@@ -43,8 +47,8 @@ def moe_dispatch_npu(
             rank,
             num_experts,
             x_active_mask=active_T,
-            group_tp=group,
-            tp_world_size=1,
+            group_tp=tensor_group,
+            tp_world_size=1 if tensor_group else 0,
             tp_rank_id=0,
             expert_shard_type=0,
             shared_expert_rank_num=0,
@@ -69,8 +73,13 @@ def moe_combine_npu(
     num_experts: int,
     active_T: Tensor | None = None,
     global_batch: int = 0,
+    tensor_group: str = "",
 ) -> Tensor:
-    """Rows home and their weighted sum, on `npu::npu_moe_distribute_combine_v2`."""
+    """Rows home and their weighted sum, on `npu::npu_moe_distribute_combine_v2`.
+
+    `tensor_group` is that of `moe_dispatch_npu`.
+    """
+    tensor_counts = torch.zeros(1, dtype=torch.int32, device=rows_RH.device)
     y: Tensor = torch.ops.npu.npu_moe_distribute_combine_v2(
         rows_RH,
         ids_TK,
@@ -81,10 +90,10 @@ def moe_combine_npu(
         world_size,
         rank,
         num_experts,
-        tp_send_counts=torch.zeros(1, dtype=torch.int32, device=rows_RH.device),
+        tp_send_counts=tensor_counts if tensor_group else None,
         x_active_mask=active_T,
-        group_tp=group,
-        tp_world_size=1,
+        group_tp=tensor_group,
+        tp_world_size=1 if tensor_group else 0,
         tp_rank_id=0,
         expert_shard_type=0,
         shared_expert_rank_num=0,

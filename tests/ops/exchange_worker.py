@@ -34,6 +34,8 @@ class ExchangeCase:
     """A rank that has no active token."""
     quantize: bool = False
     cumulative: bool = False
+    tensor_group: bool = False
+    """Name a tensor-parallel group of one rank, as A3 and A5 want it."""
 
 
 CASES = (
@@ -45,6 +47,7 @@ CASES = (
     ExchangeCase("int8", (6, 2, 9), 4, 4, quantize=True, hidden=1056),
     ExchangeCase("small and float32", (3, 5), 2, 3, hidden=24, dtype="float32"),
     ExchangeCase("all experts", (2, 3), 6, 3),
+    ExchangeCase("tensor group", (4, 2), 2, 2, tensor_group=True),
 )
 
 
@@ -80,6 +83,7 @@ def run(case: ExchangeCase, module, suffix: str, item, rank: int, world: int, gr
         "num_experts": case.experts_a_rank * world,
         "active_T": item["active"],
         "global_batch": most * world,
+        "tensor_group": group if case.tensor_group else "",
     }
     options = {"quantize": case.quantize, "cumulative": case.cumulative}
     found = dispatch(item["x"], item["ids"], **place, **options)

@@ -21,6 +21,7 @@ def moe_dispatch(
     quantize: bool = False,
     cumulative: bool = False,
     global_batch: int = 0,
+    tensor_group: str = "",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Rows for the experts of this rank, sorted by expert, sender, token and slot.
 
@@ -71,9 +72,10 @@ def moe_combine(
     num_experts: int,
     active_T: Tensor | None = None,
     global_batch: int = 0,
+    tensor_group: str = "",
 ) -> Tensor:
     """y_t = Σ_k w[t, k] · the row that the k-th expert of token t returned; inactive rows NaN."""
-    del num_experts, global_batch
+    del num_experts, global_batch, tensor_group
     used = int(receive_counts[-1])
     everyone = _gather((rows_RH[:used], assist[: 3 * used].view(-1, 3)), group, world_size)
     y_TH = torch.zeros((ids_TK.shape[0], rows_RH.shape[1]))
