@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.compose import recipe_names
-from ascend_recipes.errors import Finding, RecipeError
+from ascend_recipes.errors import Finding, RecipeError, Severity
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,12 @@ class Verdict:
     def refused(self) -> bool:
         """Whether there is no plan."""
         return not self.digest
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether there is a plan with warnings, which `--strict` refuses."""
+        warned = any(item.severity is Severity.WARNING for item in self.findings)
+        return warned and not self.refused
 
     def to_json(self) -> dict[str, object]:
         """The object of the document."""

@@ -216,15 +216,18 @@ def _run_sweep(invocation: Invocation, output: Output) -> ExitCode:
         return code
     from ascend_recipes.cli.render import render_sweep
 
-    output.show(render_sweep((item.words, item.code == 0, _gist(item)) for item in attempts))
+    gists = [(item.words, item.code == 0, _gist(item, output.language)) for item in attempts]
+    output.show(render_sweep(gists))
     return code
 
 
-def _gist(attempt: Attempt) -> str:
+def _gist(attempt: Attempt, language: str) -> str:
     if attempt.planned is not None and attempt.code is ExitCode.OK:
         return attempt.planned.plan.digest
+    from ascend_recipes.cli.render import told_message
+
     first = attempt.findings[0]
-    return f"{first.id}: {first.message}"
+    return f"{first.id}: {told_message(first, language)}"
 
 
 def _refuse_sweep(invocation: Invocation) -> None:

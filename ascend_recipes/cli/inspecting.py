@@ -145,15 +145,15 @@ def run_check_all(invocation: Invocation, output: Output) -> ExitCode:
     from ascend_recipes.cli.checking import check_all
 
     verdicts = check_all(invocation.words, invocation.config_dirs)
-    doubtful = [item for item in verdicts if item.findings and (item.refused or invocation.strict)]
-    code = ExitCode.FINDINGS if doubtful else ExitCode.OK
+    failed = [item for item in verdicts if item.refused or (invocation.strict and item.doubtful)]
+    code = ExitCode.FINDINGS if failed else ExitCode.OK
     if output.json:
         output.document("check", code, {"recipes": [item.to_json() for item in verdicts]})
         return code
-    from ascend_recipes.cli.tables import render_verdicts
+    from ascend_recipes.cli.tables import render_verdicts, verdict_summary
 
-    output.show(render_verdicts(verdicts))
-    output.note(f"{len(verdicts)} recipes, {len(doubtful)} refused or doubtful")
+    output.show(render_verdicts(verdicts, output.language))
+    output.note(verdict_summary(verdicts, invocation.words, output.language))
     return code
 
 

@@ -37,7 +37,7 @@ def render_finding(finding: Finding, language: str = "en") -> Text:
         language: `zh` for Chinese, where the finding has it.
     """
     chinese = language == "zh"
-    message = (chinese and finding.message_zh) or finding.message
+    message = told_message(finding, language)
     why = (chinese and finding.why_zh) or finding.why
     remedy = (chinese and finding.fix_zh) or finding.fix
     reason, origin, evidence, fix = _LABELS["zh" if chinese else "en"]
@@ -57,6 +57,11 @@ def render_finding(finding: Finding, language: str = "en") -> Text:
             padding = " " * max(1, _LABEL_WIDTH - cell_len(label))
             text.append(f"\n       {label}{padding}", style="dim").append(value, style=style)
     return text
+
+
+def told_message(finding: Finding, language: str) -> str:
+    """What a finding says, in Chinese where that is asked for."""
+    return (language == "zh" and finding.message_zh) or finding.message
 
 
 def render_recipes(entries: Sequence[RecipeEntry]) -> Table:

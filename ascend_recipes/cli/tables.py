@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
+from ascend_recipes.cli.render import told_message
 from ascend_recipes.cli.shell import shell_text
+from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.findings import phrase
 
 if TYPE_CHECKING:
     from ascend_recipes.cli.checking import Verdict
@@ -84,16 +89,42 @@ def render_differences(items: Iterable[Difference], left: str, right: str) -> Ta
     return table
 
 
-def render_verdicts(items: Iterable[Verdict]) -> Table:
-    """One row a recipe: its plan, or what is wrong."""
+def render_verdicts(items: Iterable[Verdict], language: str = "en") -> Table:
+    """One row a recipe: its plan, or what is wrong or worth a look."""
     table = _table("recipe", "result", "plan or findings")
     for item in items:
-        word, style = ("refused", "red") if item.refused else ("ok", "green")
-        if item.findings and not item.refused:
-            word, style = "warned", "yellow"
-        detail = "\n".join(f"{found.id}: {found.message}" for found in item.findings)
+        word, style = ("noted", "cyan") if item.findings else ("ok", "green")
+        if item.refused or item.doubtful:
+            word, style = ("refused", "red") if item.refused else ("warned", "yellow")
+        detail = "\n".join(_line(found, language) for found in item.findings)
         table.add_row(item.recipe, Text(word, style), detail or item.digest)
     return table
+
+
+def _line(item: Finding, language: str) -> str:
+    return f"{item.severity.value:<5} {item.id}: {told_message(item, language)}"
+
+
+def verdict_summary(items: Sequence[Verdict], words: Sequence[str], language: str = "en") -> str:
+    """How many recipes are refused or warned about, by which warnings, and how to read them."""
+    warnings = Counter(
+        found.id for item in items for found in item.findings if found.severity is Severity.WARNING
+    )
+    told = phrase(
+        "check.summary",
+        recipes=len(items),
+        refused=sum(item.refused for item in items),
+        doubtful=sum(item.doubtful for item in items),
+        warnings=warnings.total(),
+    )
+    if warnings:
+        told = phrase(
+            "check.warned",
+            summary=told,
+            counts=[f"{name} {count}" for name, count in warnings.most_common()],
+            command=shlex.join(["ascend-run", "check", "recipe=NAME", *words]),
+        )
+    return told.zh if language == "zh" else told.en
 
 
 def _value(value: Json) -> str:

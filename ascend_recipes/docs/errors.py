@@ -22,6 +22,8 @@ def errors_page(table: Table[FindingsRow]) -> str:
 
 def _family(family: str, table: Table[FindingsRow]) -> Iterator[str]:
     row = table[family]
+    if not row.findings:
+        return
     yield f"## {family}\n\n{row.about}.\n"
     for name, text in sorted(row.findings.items()):
         yield _section(f"{family}.{name}", text)
