@@ -14,7 +14,7 @@ from ascend_recipes.lint.source import Place, SourceText, joined_lines, whole_te
 
 _MARKDOWN = frozenset({".md", ".markdown", ".mdx"})
 _YAML = frozenset({".yaml", ".yml"})
-_SHELL = frozenset({".sh", ".bash", ".zsh", ".env"})
+_SHELL = frozenset({".sh", ".bash", ".zsh", ".env", ".sbatch", ".slurm"})
 _SUFFIXES = _MARKDOWN | _YAML | _SHELL
 _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 _LARGEST = 64 * 2**20
