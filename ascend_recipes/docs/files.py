@@ -11,6 +11,7 @@ from ascend_recipes.docs.commands import commands_section
 from ascend_recipes.docs.deployments import deployments_page
 from ascend_recipes.docs.errors import errors_page
 from ascend_recipes.docs.gallery import gallery_page
+from ascend_recipes.docs.log_messages import log_messages_page
 from ascend_recipes.docs.output import output_page
 from ascend_recipes.docs.reference import reference_page
 from ascend_recipes.docs.surface import surface_page
@@ -38,6 +39,7 @@ def generated_files(root: Path, plan_of: PlanOf | None = None) -> Iterator[tuple
     yield docs / "recipe-reference.md", reference_page()
     yield docs / "json-output.md", output_page()
     yield docs / "errors.md", errors_page(load_registry().findings)
+    yield docs / "log-messages.md", log_messages_page(load_registry().log_messages)
     names = [entry.name for entry in recipe_names()]
     yield docs / "recipe-gallery.md", gallery_page([plan(f"recipe={name}") for name in names])
     page = deployments_page(load_registry(), lambda words: plan(*words).resolved.recipe)

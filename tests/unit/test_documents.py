@@ -35,6 +35,8 @@ LIGHT = {
     "TransposeDocument": ("transpose", RECIPE, "--to", "a3"),
     "ImportDocument": ("import", "run.sh", "hardware=a2"),
     "LintDocument": ("lint", "run.sh"),
+    "DoctorDocument": ("doctor", RECIPE),
+    "DecodedLogDocument": ("doctor", "--log", "run.sh"),
     "OpsDocument": ("ops", RECIPE),
     "PatchesCheckDocument": ("patches", "check", "--vllm", "0.31.0"),
     "PeerChangesDocument": ("patches", "check", "--targets", "vllm-ascend", "--vllm", "0.31.0"),

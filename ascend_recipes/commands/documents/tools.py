@@ -132,3 +132,47 @@ class LintDocument(Document):
     files: int = Field(ge=0)
     commands: tuple[LintedCommandObject, ...]
     findings: tuple[FindingObject, ...]
+
+
+class MachineCheckObject(Spec):
+    """One line of what `doctor` looked at."""
+
+    id: str
+    state: Literal["ok", "warning", "error", "not here"]
+    value: str
+    """What is there, for people; empty if nothing is."""
+    findings: tuple[FindingObject, ...]
+
+
+class DoctorDocument(Document):
+    """`doctor`."""
+
+    command: Literal["doctor"]
+    recipe: str
+    """Recipe that the machine was held against; empty without one."""
+    checks: tuple[MachineCheckObject, ...]
+
+
+class LogMatchObject(Spec):
+    """One message that a log holds."""
+
+    id: str
+    first_line: int = Field(ge=1)
+    count: int = Field(ge=1)
+    consequence: bool
+    """Whether it only reports that something else went wrong before."""
+    excerpt: str
+    """The first line, cut short."""
+
+
+class DecodedLogDocument(Document):
+    """`doctor --log`."""
+
+    command: Literal["doctor"]
+    log: str
+    lines: int = Field(ge=0)
+    bytes: int = Field(ge=0)
+    matches: tuple[LogMatchObject, ...]
+    """The likely root first."""
+    findings: tuple[FindingObject, ...]
+    """Causes and remedies, in the order of the matches."""
