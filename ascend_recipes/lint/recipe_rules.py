@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ascend_recipes.rendering.imported import ImportedCommand
 from ascend_recipes.rendering.importing import import_command
 from ascend_recipes.rendering.recipe_tree import recipe_tree
 from ascend_recipes.resolve import look_up
-from ascend_recipes.rules import RULES, rendered, surface
+from ascend_recipes.rules import RULES, Rule, rendered, surface
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
@@ -77,6 +77,7 @@ _ABOUT_NAMES = (
     rendered.arguments_are_stated_once,
 )
 """Rules about names, which `names.py` judges with their lines, and about recipes as recipes."""
+_JUDGED = tuple(rule for rule in RULES if rule not in _ABOUT_NAMES)
 _TRANSFER = "--kv-transfer-config"
 
 
@@ -102,6 +103,33 @@ class _Reading:
     """Other flags with unknown values that a rule may look at."""
 
 
+@dataclass(frozen=True)
+class Possibility:
+    """One recipe that a command may mean."""
+
+    imported: ImportedCommand
+    hardware: str
+    version: str
+    registry: Registry
+
+    def ask(self, rules: Iterable[Rule]) -> list[tuple[Rule, Finding]] | None:
+        """What rules say, each with its rule; none if it makes no recipe."""
+        try:
+            tree = recipe_tree(
+                [self.imported],
+                hardware=self.hardware,
+                version=self.version,
+                registry=self.registry,
+            ).tree
+            recipe = Recipe.model_validate_json(json.dumps(tree))
+            role = self.imported.role
+            own = recipe if role == "serve" else role_recipe(recipe, role)
+            view = look_up(own, self.registry, lambda _: None)
+            return [(rule, item) for rule in rules for item in rule(view)]
+        except (ValidationError, RecipeError):
+            return None
+
+
 def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> RuleVerdict:
     """Ask the rules about one command, for a version of vllm-ascend."""
     reading = known_part(command, arguments)
@@ -124,21 +152,22 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
         _POSSIBLE_VARIABLES,
         _POSSIBLE_GRAPHS if "graph.kind" in imported.assumed else ({},),
     )
+    known = "model" in imported.overrides
     agreed = _agreed(
-        _ask(
-            replace(model, overrides={**env, **model.overrides, **graph}),
-            hardware,
-            version,
-            registry,
-        )
-        for model, hardware, env, graph in _one_at_a_time(axes)
+        (
+            Possibility(
+                replace(model, overrides={**env, **model.overrides, **graph}),
+                hardware,
+                version,
+                registry,
+            )
+            for model, hardware, env, graph in _one_at_a_time(axes)
+        ),
+        lambda item: _is_supported(item, imported, known_model=known),
     )
     if agreed is None:
         return RuleVerdict(unjudged="the recipe that it means is not complete")
-    known = "model" in imported.overrides
-    return RuleVerdict(
-        tuple(item for item in agreed if _is_supported(item, imported, known_model=known))
-    )
+    return RuleVerdict(tuple(agreed))
 
 
 def _one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]:
@@ -150,14 +179,24 @@ def _one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]
             yield (*first[:index], choice, *first[index + 1 :])
 
 
-def _agreed(answers: Iterable[Iterable[Finding] | None]) -> list[Finding] | None:
-    """What every answer says; none if a possibility makes no recipe."""
-    agreed: dict[tuple[str, str], Finding] | None = None
-    for answer in answers:
+def _agreed(
+    possibilities: Iterable[Possibility], is_supported: Callable[[Finding], bool]
+) -> list[Finding] | None:
+    """What is said about every possibility; none if one of them makes no recipe.
+
+    Only rules that have spoken so far are asked again.
+    """
+    agreed: dict[tuple[Rule, str, str], Finding] | None = None
+    for possibility in possibilities:
+        rules = _JUDGED if agreed is None else {rule: None for rule, _, _ in agreed}
+        answer = possibility.ask(rules)
         if answer is None:
             return None
-        keyed = {(item.id, item.at): item for item in answer}
-        agreed = keyed if agreed is None else {k: v for k, v in agreed.items() if k in keyed}
+        keyed = {(rule, item.id, item.at): item for rule, item in answer}
+        if agreed is None:
+            agreed = {key: item for key, item in keyed.items() if is_supported(item)}
+        else:
+            agreed = {key: item for key, item in agreed.items() if key in keyed}
         if not agreed:
             break
     return list((agreed or {}).values())
@@ -243,23 +282,3 @@ def possible_models(imported: ImportedCommand) -> list[ImportedCommand]:
     variant = "w8a8" if quantized else "bf16"
     overrides |= {"checkpoint.variant": variant, "quant.kind": "w8a8" if quantized else "none"}
     return [replace(imported, overrides={**overrides, "model": name}) for name in STAND_INS]
-
-
-def _ask(
-    imported: ImportedCommand, hardware: str, version: str, registry: Registry
-) -> Iterable[Finding] | None:
-    """What the rules say about one possibility; none if it makes no recipe."""
-    try:
-        tree = recipe_tree([imported], hardware=hardware, version=version, registry=registry).tree
-        recipe = Recipe.model_validate_json(json.dumps(tree))
-        view = recipe if imported.role == "serve" else role_recipe(recipe, imported.role)
-        return list(_rule_findings(view, registry))
-    except (ValidationError, RecipeError):
-        return None
-
-
-def _rule_findings(recipe: Recipe, registry: Registry) -> Iterator[Finding]:
-    view = look_up(recipe, registry, lambda _: None)
-    for rule in RULES:
-        if rule not in _ABOUT_NAMES:
-            yield from rule(view)

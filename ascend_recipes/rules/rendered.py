@@ -5,6 +5,7 @@ Rendering is imported inside: the native runtime has no use for it.
 
 import json
 from collections.abc import Iterator
+from functools import cache
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
@@ -18,18 +19,13 @@ _FIRST_DSPARK = "0.26.0rc1"
 def version_offers_choices(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Every choice that some version can be told can be told to this one."""
     from ascend_recipes.rendering.render import field_value
-    from ascend_recipes.rendering.table import ROWS
 
     versions, here = resolved.runtime.versions, resolved.runtime_version
     if here not in versions:
         return
-    for path in dict.fromkeys(row.path for row in ROWS):
-        rows = [row for row in ROWS if row.path == path and not row.trait]
-        if not rows or any(row.serves(here, versions) for row in rows):
-            continue
+    for path, others in _only_in_others(here, tuple(versions)).items():
         found = field_value(resolved.recipe, path)
         if found is not None and found.changed:
-            others = [name for name in versions if any(row.serves(name, versions) for row in rows)]
             yield finding(
                 "version.not_offered",
                 at=path,
@@ -39,6 +35,21 @@ def version_offers_choices(resolved: ResolvedRecipe) -> Iterator[Finding]:
                 value=str(found.value).lower(),
                 others=", ".join(others),
             )
+
+
+@cache
+def _only_in_others(here: str, versions: tuple[str, ...]) -> dict[str, list[str]]:
+    """Fields that a version has no argument for -> versions that have one."""
+    from ascend_recipes.rendering.table import ROWS
+
+    found = {}
+    for path in dict.fromkeys(row.path for row in ROWS):
+        rows = [row for row in ROWS if row.path == path and not row.trait]
+        if rows and not any(row.serves(here, versions) for row in rows):
+            found[path] = [
+                name for name in versions if any(row.serves(name, versions) for row in rows)
+            ]
+    return found
 
 
 @holds("vllm_ascend", until=_FIRST_DSPARK)

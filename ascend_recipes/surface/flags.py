@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from ascend_recipes.schema.surface import FlagRow
 from ascend_recipes.surface import tables
+from ascend_recipes.surface.tables import History
 from ascend_recipes.surface.values import fits_flag, is_choice, kind_name, shown
 from ascend_recipes.surface.verdict import Unset, Verdict, near
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from ascend_recipes.schema.base import Json
     from ascend_recipes.surface.load import Surface
@@ -47,12 +48,21 @@ def resolve_flag(surface: Surface, name: str) -> tuple[FlagRow, bool] | None:
     return None if found is None else (surface.flags[found[0]], found[1])
 
 
-def fields_of(surface: Surface, flag: str) -> Iterator[str]:
+def fields_of(surface: Surface, flag: str) -> tuple[str, ...]:
     """Fields of a flag that takes JSON, without those of objects inside it."""
-    prefix = f"{flag}."
-    for name in surface.flags:
-        if name.startswith(prefix) and "." not in name[len(prefix) :]:
-            yield name
+    return _fields(surface.vllm).get(flag, ())
+
+
+@cache
+def _fields(vllm: str) -> Mapping[str, tuple[str, ...]]:
+    """Flag or field of a release -> its own fields."""
+    flags = History(tables.releases()["vllm"], vllm, tables.flag_rows())
+    found: dict[str, tuple[str, ...]] = {}
+    for name in flags:
+        owner, dot, _ = name.rpartition(".")
+        if dot:
+            found[owner] = (*found.get(owner, ()), name)
+    return found
 
 
 def _canonical(name: str) -> str:
@@ -63,8 +73,6 @@ def _canonical(name: str) -> str:
 @cache
 def _spellings(vllm: str) -> Mapping[str, tuple[str, bool]]:
     """Every spelling of the flags of a release, with the name and whether it negates."""
-    from ascend_recipes.surface.tables import History
-
     flags = History(tables.releases()["vllm"], vllm, tables.flag_rows())
     found: dict[str, tuple[str, bool]] = {}
     for name in flags:
@@ -96,13 +104,15 @@ def _field_verdict(surface: Surface, name: str, value: Json | Unset) -> Verdict 
     parent = name.rpartition(".")[0]
     while parent not in surface.flags:
         parent = parent.rpartition(".")[0]
-    siblings = list(fields_of(surface, parent))
+    siblings = fields_of(surface, parent)
     if not siblings:
         return None
     return _absent(surface, name, name, siblings)
 
 
-def _absent(surface: Surface, name: str, head: str, siblings: list[str] | None = None) -> Verdict:
+def _absent(
+    surface: Surface, name: str, head: str, siblings: Sequence[str] | None = None
+) -> Verdict:
     rows = surface.flags.of(head) or surface.flags.of(f"--{head.removeprefix('--no-')}")
     past = [row for row in rows if surface.flags.is_past(row)]
     note = tables.notes().flags.get(head)
