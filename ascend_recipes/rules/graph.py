@@ -134,7 +134,9 @@ def largest_batch_is_captured(resolved: ResolvedRecipe) -> Iterator[Finding]:
     graph = resolved.recipe.graph
     if graph.kind == "none" or _stated_largest(resolved) is not None:
         return
-    seqs, query = resolved.recipe.scheduler.max_num_seqs, query_length(resolved)
+    scheduler, query = resolved.recipe.scheduler, query_length(resolved)
+    # No step holds more whole requests than its tokens: `decode_batch_exceeds_step` says that.
+    seqs = min(scheduler.max_num_seqs, scheduler.max_num_batched_tokens // query)
     needed = seqs * query
     if not graph.capture_sizes:
         if needed > CAPTURE_CAP:
