@@ -153,7 +153,7 @@ def read_addresses(case: Case) -> tuple[int, ...] | None:
     """Nodes of the site that this machine is; none where the site names no addresses."""
     deployment, site = case.deployment, case.site
     if deployment is not None:
-        return deployment.mine
+        return deployment.mine if deployment.nodes > 1 else None
     if site is None or not site.node_addresses:
         return None
     own = enumerate(site.node_addresses)

@@ -10,7 +10,12 @@ from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
 from ascend_recipes.machine import PACKAGES, PLUGIN_GROUPS
 from ascend_recipes.operations_table import ProviderState, abi_findings, provider_states
-from ascend_recipes.rules.installed import pair_findings, part_findings, release_of
+from ascend_recipes.rules.installed import (
+    installed_release,
+    pair_findings,
+    part_findings,
+    release_of,
+)
 from ascend_recipes.versions import same_version
 
 _OURS = "ascend-recipes"
@@ -141,9 +146,21 @@ def absence_of(part: str) -> Callable[[Case], Iterator[Finding]]:
 
     def absent(case: Case) -> Iterator[Finding]:
         if case.planned is not None and part in _needed(case):
-            yield finding("doctor.no_package", package=PACKAGES[part])
+            package, version = PACKAGES[part], _wanted(part, case)
+            fix = f'pip install "{package}=={version}"' if version else ""
+            yield finding("doctor.no_package", fix=fix, package=package)
 
     return absent
+
+
+def _wanted(part: str, case: Case) -> str | None:
+    """Version of a part in the release that the recipe is for."""
+    assert case.planned is not None
+    release = installed_release(case.planned.resolved, case.installed)
+    if release is None:
+        return None
+    version: str | None = release.version if part == _STACK else getattr(release, part)
+    return version
 
 
 def _needed(case: Case) -> set[str]:

@@ -237,6 +237,14 @@ def test_numbers_of_a_recipe_stand_in_the_findings(tmp_path, flash):
     assert busy["ports", "doctor.port_taken"].fix == "serving.port=8001"
 
 
+def test_a_missing_package_comes_with_its_version(tmp_path, flash):
+    versions = {"torch_npu": None, "vllm_ascend": None}
+    found = findings(report(machine(tmp_path, versions=versions), planned=flash))
+    npu, ascend = (found[part, "doctor.no_package"].fix for part in ("torch_npu", "vllm_ascend"))
+    assert npu == 'pip install "torch-npu==2.10.0.post4"'
+    assert ascend == 'pip install "vllm-ascend==0.27.1rc1"'
+
+
 def test_versions_that_differ_from_the_recipes_stand_at_their_part(tmp_path, flash):
     checks = report(machine(tmp_path, versions={"triton_ascend": "3.2.0"}), planned=flash)
     assert ("triton_ascend", "env.matrix") in findings(checks)
