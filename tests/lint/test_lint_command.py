@@ -58,6 +58,13 @@ def test_exit_codes(folder, words, code):
     assert main(["lint", *words]) == code
 
 
+def test_a_version_without_record_names_the_recorded_ones(folder, capsys):
+    main(["lint", "good.sh", "--runtime-version", "9.9"])
+    told = capsys.readouterr().err
+    assert "version.unrecorded" in told
+    assert all(version in told for version in ("9.9", "0.23.0", "main-2026-08", "0.27.1"))
+
+
 def test_people_see_the_place_first_and_the_sum_last(folder, capsys):
     main(["lint", "."])
     out, err = capsys.readouterr()

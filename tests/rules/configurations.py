@@ -1,4 +1,4 @@
-"""Configurations that tests judge: words, a foreign model, a command line, a set of versions."""
+"""Configurations that tests judge: words, a recipe or model of somebody's, a command, versions."""
 
 import json
 import shlex
@@ -47,6 +47,8 @@ class Configuration:
     """Environment of the command line."""
     installed: Mapping[str, str] | None = None
     """What the machine has."""
+    recipe: str = ""
+    """What a recipe file says that builds on `BASE`; unlike words, it is the author's own."""
     weights: Mapping[str, Any] | None = None
     """Quantization description beside weights that are present; empty: present without one."""
 
@@ -62,6 +64,9 @@ def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
     """Errors if the configuration is refused, else warnings, remarks and what stops a launch."""
     words = list(given.words)
     dirs = (_foreign_folder(json.dumps(given.config)),) if given.config else ()
+    if given.recipe:
+        dirs = (*dirs, _recipe_folder(given.recipe))
+        words.insert(0, "recipe=mine")
     found: tuple[Finding, ...] = ()
     if given.command:
         imported = _import(given.command, given.env, dirs)
@@ -115,6 +120,16 @@ def _weights_folder(description: str) -> Path:
     (folder / "config.json").write_text("{}", encoding="utf-8")
     if json.loads(description):
         (folder / "quant_model_description.json").write_text(description, encoding="utf-8")
+    return folder
+
+
+@cache
+def _recipe_folder(text: str) -> Path:
+    """A folder for `--config-dir` with a recipe that builds on `BASE`."""
+    folder = Path(mkdtemp(prefix="recipe-"))
+    (folder / "recipe").mkdir()
+    head = f"# @package _global_\ndefaults: [{BASE.partition('=')[2]}]\nsource: [a case]\n"
+    (folder / "recipe" / "mine.yaml").write_text(head + text, encoding="utf-8")
     return folder
 
 

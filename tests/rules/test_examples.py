@@ -20,8 +20,8 @@ EXAMPLES = [
 ]
 FIRING = [(e["id"], e.get("at"), given) for e in EXAMPLES for given in e.get("fires", ())]
 SILENT = [(e["id"], given) for e in EXAMPLES for given in e.get("silent", ())]
-OF_LINT = {"cli.duplicate_flag", "cli.same_flag_twice"}
-"""Verdicts over the words of a command, which a recipe does not have: tests/lint has them."""
+OF_LINT = {"cli.duplicate_flag", "cli.same_flag_twice", "version.unrecorded"}
+"""What is said of a command or of lint's own words, not of a recipe: tests/lint has them."""
 
 
 def shown(value: object) -> str:
