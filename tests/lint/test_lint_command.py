@@ -7,9 +7,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 import yaml
-from tests.documents import conforming
 
 from ascend_recipes.cli.main import main
+from tests.documents import conforming
 
 ROOT = Path(__file__).parents[2]
 GOOD = "vllm serve Qwen/Qwen3.5-27B --tensor-parallel-size 4 --max-model-len 4096\n"
