@@ -14,18 +14,6 @@ from ascend_recipes.emulation.refusal import (
     check_unset,
 )
 
-CACHE_DTYPES = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.int8,
-    torch.uint8,
-    torch.int16,
-    torch.int32,
-    torch.float8_e5m2,
-    torch.float8_e4m3fn,
-)
-
 
 def scatter_pa_kv_cache(
     key: Tensor,
@@ -58,7 +46,6 @@ def scatter_pa_kv_cache(
         f"is '{cache_mode}'",
         "Norm (the fractal layout PA_NZ is not emulated)",
     )
-    check(key.dtype in CACHE_DTYPES, name, "key", f"is {key.dtype}", "a documented dtype")
     check_same_dtype(name, key, value=value, key_cache=key_cache, value_cache=value_cache)
     check_contiguous(
         name,

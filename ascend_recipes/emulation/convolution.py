@@ -11,13 +11,11 @@ from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
     check_contiguous,
-    check_dtype,
     check_same_dtype,
     check_shape,
 )
 
 NAME = "_C_ascend::npu_causal_conv1d_custom"
-DTYPES = (torch.bfloat16, torch.float16)
 ALIGNMENT = 16
 """Channels of a 32-byte block in a 2-byte type."""
 
@@ -99,7 +97,6 @@ def causal_conv1d_meta(
 def _check_tensors(
     output: Tensor, x: Tensor, weight: Tensor, conv_state: Tensor, bias: Tensor | None
 ) -> None:
-    check_dtype(NAME, "x", x, DTYPES)
     check_same_dtype(NAME, x, weight=weight, conv_state=conv_state, bias_opt=bias, output=output)
     check_shape(NAME, "x", x, (None, None), "[tokens, channels]")
     channels = x.shape[1]
@@ -124,12 +121,6 @@ def _check_tensors(
         check_shape(NAME, "bias_opt", bias, (channels,), "[channels]")
 
 
-def _check_integer(argument: str, tensor: Tensor, *more: torch.dtype) -> None:
-    allowed = (torch.int32, torch.int64, *more)
-    names = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
-    check(tensor.dtype in allowed, NAME, argument, f"is {tensor.dtype}", names)
-
-
 def _read_starts(x: Tensor, starts: Tensor | None, decode: bool) -> list[int]:
     if starts is None:
         if not decode:
@@ -138,7 +129,6 @@ def _read_starts(x: Tensor, starts: Tensor | None, decode: bool) -> list[int]:
             )
         check(x.shape[0] > 0, NAME, "x", "has no token", "one a sequence in run mode 1")
         return list(range(x.shape[0] + 1))
-    _check_integer("query_start_loc_opt", starts)
     check(starts.dim() == 1, NAME, "query_start_loc_opt", f"has {starts.dim()} dimensions", "1")
     values: list[int] = starts.tolist()
     rising = all(first <= second for first, second in pairwise(values))
@@ -162,7 +152,6 @@ def _read_lines(indices: Tensor | None, conv_state: Tensor, requests: int) -> li
             f"at least {requests} when cache_indices_opt is None",
         )
         return list(range(requests))
-    _check_integer("cache_indices_opt", indices)
     check(
         indices.dim() in (1, 2) and indices.shape[0] == requests and indices.numel() > 0,
         NAME,
@@ -180,7 +169,6 @@ def _read_fresh(mode: Tensor | None, requests: int, decode: bool) -> Tensor:
     if mode is None:
         return torch.full((requests,), not decode)
     check(not decode, NAME, "initial_state_mode_opt", "is set", "None in run mode 1")
-    _check_integer("initial_state_mode_opt", mode, torch.bool)
     check_shape(NAME, "initial_state_mode_opt", mode, (requests,), "[sequences]")
     return ~mode.bool()
 
@@ -193,7 +181,6 @@ def _read_offsets(
         return torch.zeros(requests, dtype=torch.long)
     check(decode, NAME, "num_accepted_tokens_opt", "is set", "None in run mode 0")
     check(weight.shape[0] == 4, NAME, "num_accepted_tokens_opt", "is set", "None unless 4 taps")
-    _check_integer("num_accepted_tokens_opt", accepted)
     check_shape(NAME, "num_accepted_tokens_opt", accepted, (requests,), "[sequences]")
     highest = conv_state.shape[1] - (weight.shape[0] - 1)
     return (accepted.long() - 1).clamp(0, highest)

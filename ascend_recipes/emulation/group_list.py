@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ascend_recipes.emulation.refusal import check, check_dtype, check_shape
+from ascend_recipes.emulation.refusal import check, check_shape
 
 CUMULATIVE, COUNTS = 0, 1
 GROUP_LIMIT = 1024
@@ -37,7 +37,6 @@ def group_ends(
         f"is {group_list_type}",
         "0 (cumulative), 1 (counts)",
     )
-    check_dtype(name, "group_list", group_list, (torch.int64,))
     check_shape(name, "group_list", group_list, (groups,), "[groups]")
     check(
         groups <= GROUP_LIMIT, name, "group_list", f"has {groups} groups", f"at most {GROUP_LIMIT}"

@@ -19,7 +19,6 @@ from ascend_recipes.emulation.refusal import (
 )
 from ascend_recipes.emulation.swiglu_quant import poisoned, swiglu
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
 WIDTH_LIMIT, INNER_LIMIT = 10240, 65536
 LISTED_LIMIT = 8192
 """Columns of a weight in a list of one an expert."""

@@ -8,15 +8,11 @@ from torch import Tensor
 from ascend_recipes.emulation.refusal import (
     SMALL,
     check,
-    check_dtype,
     check_same_dtype,
     check_shape,
     relaxes,
 )
 
-HALVES = (torch.float16, torch.bfloat16)
-FLOATS = (*HALVES, torch.float32)
-SINGLE = (torch.float32,)
 MHC_STREAMS = (4, 6, 8)
 HC_HIDDEN = (4096, 7168)
 HF32_MASK = -(1 << 13)
@@ -36,7 +32,6 @@ def hc_pre_v2(
     """`_C_ascend::npu_hc_pre_v2`: bfloat16 input meets weights in HF32, 10 mantissa bits, cut."""
     name = "npu_hc_pre_v2"
     check(hc_mult == 4, name, "hc_mult", f"is {hc_mult}", "4")
-    check_dtype(name, "x", x, (torch.bfloat16,))
     _check_streams(name, x, (4,))
     hidden = x.shape[-1]
     small = relaxes(SMALL)
@@ -80,13 +75,11 @@ def mhc_pre(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`npu::npu_mhc_pre`; intermediate results are NaN unless `out_flag` is 1."""
     name = "npu_mhc_pre"
-    check_dtype(name, "x", x, HALVES)
     _check_streams(name, x, MHC_STREAMS)
     _check_parameters(name, x, phi, alpha, bias, ("phi", "alpha", "bias"))
     check(out_flag in (0, 1), name, "out_flag", f"is {out_flag}", "0, 1")
     check(inner_precise in (0, 1), name, "inner_precise", f"is {inner_precise}", "0, 1")
     if gamma is not None:
-        check_dtype(name, "gamma", gamma, SINGLE)
         check_shape(name, "gamma", gamma, x.shape[-2:], "[streams, hidden]")
         phi = phi * gamma.flatten()
     weight_FX = _cut_to_hf32(phi) if inner_precise else phi
@@ -129,7 +122,6 @@ def mhc_sinkhorn(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`npu::npu_mhc_sinkhorn`: softmax, then rows and columns in turn; nothing for training."""
     name = "npu_mhc_sinkhorn"
-    check_dtype(name, "x", x, SINGLE)
     check(
         x.dim() in (3, 4) and x.shape[-1] == x.shape[-2] and x.shape[-1] in MHC_STREAMS,
         name,
@@ -153,8 +145,6 @@ def mhc_sinkhorn_meta(
 def hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """`_C_ascend::npu_hc_post`, with batch and sequence dimensions."""
     name = "npu_hc_post"
-    check_dtype(name, "x", x, FLOATS)
-    check_dtype(name, "post", post, FLOATS)
     check_same_dtype(name, x, residual=residual)
     check_same_dtype(name, post, comb=comb)
     check_shape(name, "x", x, (None, None, None), "[batch, sequence, hidden]")
@@ -177,16 +167,13 @@ def hc_post_meta(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Ten
 def mhc_post(x: Tensor, h_res: Tensor | None, h_out: Tensor, h_post: Tensor) -> Tensor:
     """`npu::npu_mhc_post`: `x` is the residual; without `h_res` it is added as it is."""
     name = "npu_mhc_post"
-    check_dtype(name, "x", x, HALVES)
     _check_streams(name, x, MHC_STREAMS)
     check_same_dtype(name, x, h_out=h_out)
     *lead, streams, hidden = x.shape
     check_shape(name, "h_out", h_out, (*lead, hidden), "leading dimensions of x, hidden")
-    check_dtype(name, "h_post", h_post, SINGLE)
     check_shape(name, "h_post", h_post, (*lead, streams), "leading dimensions of x, streams")
     if h_res is None:
         return (x.float() + h_post[..., None] * h_out.float()[..., None, :]).to(x.dtype)
-    check_dtype(name, "h_res", h_res, SINGLE)
     shape = (*lead, streams, streams)
     check_shape(name, "h_res", h_res, shape, "leading dimensions of x, streams, streams")
     return _expand(h_out, x, h_post, h_res)
@@ -220,7 +207,6 @@ def _check_parameters(
     for argument, tensor, shape, meaning in zip(
         names, (weight, scale, bias), shapes, meanings, strict=True
     ):
-        check_dtype(name, argument, tensor, SINGLE)
         check_shape(name, argument, tensor, shape, meaning)
 
 

@@ -9,14 +9,12 @@ from torch import Tensor
 
 from ascend_recipes.emulation.refusal import (
     check,
-    check_dtype,
     check_same_dtype,
     check_shape,
     check_unset,
 )
 
 NAME = "npu_transpose_batchmatmul"
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 STRAIGHT = (0, 1, 2)
 
 
@@ -44,7 +42,6 @@ def transpose_batchmatmul(
         f"is {batch_split_factor}",
         "1 (others not emulated)",
     )
-    check_dtype(NAME, "input", input, DTYPES)
     check_same_dtype(NAME, input, weight=weight)
     check_shape(NAME, "input", input, (None, None, None), "3 dimensions")
     left_BMK = input.permute(_axes("perm_x1", perm_x1))

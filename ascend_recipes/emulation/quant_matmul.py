@@ -188,7 +188,6 @@ def _check_offset(name: str, x2: Tensor, offset: Tensor | None, output: torch.dt
     if offset is None:
         return
     check(output == torch.int8, name, "offset", f"is set for output {output}", "int8 output only")
-    check_dtype(name, "offset", offset, (torch.float32,))
     columns = x2.shape[-1]
     fits = offset.dim() == 1 and offset.shape[0] in (1, columns)
     check(fits, name, "offset", f"has shape {list(offset.shape)}", f"[1] or [{columns}]")

@@ -17,7 +17,6 @@ from ascend_recipes.emulation.refusal import (
     OperatorRefusedError,
     check,
     check_contiguous,
-    check_dtype,
     check_same_dtype,
     check_shape,
     check_unset,
@@ -42,7 +41,6 @@ from ascend_recipes.emulation.split_metadata import (
 
 NAME = "npu_sparse_attn_sharedkv"
 QUANT_NAME = "npu_kv_quant_sparse_attn_sharedkv"
-HALVES = (torch.float16, torch.bfloat16)
 BUDGET = 1 << 24
 """Elements of gathered keys and of scores that are held at once."""
 LONGEST = 128
@@ -97,7 +95,6 @@ def sparse_attention(
     `cu_seqlens_ori_kv` and `cu_seqlens_cmp_kv` have no effect with pages. Rows of `q` after the
     last request are not written (NaN here).
     """
-    check_dtype(NAME, "q", q, HALVES)
     check_same_dtype(NAME, q, ori_kv=ori_kv, cmp_kv=cmp_kv)
     _check_query(NAME, q, lambda heads: heads % 4 == 0, "a multiple of 4 heads")
     check_unset(NAME, ori_sparse_indices=ori_sparse_indices, seqused_q=seqused_q)
@@ -157,7 +154,6 @@ def kv_quant_sparse_attention(
 ) -> tuple[Tensor, Tensor]:
     """`_C_ascend::npu_kv_quant_sparse_attn_sharedkv` (A5): caches of packed 640-byte rows."""
     small = relaxes(SMALL)
-    check_dtype(QUANT_NAME, "q", q, (torch.bfloat16,))
     _check_query(QUANT_NAME, q, lambda heads: small or heads in (64, 128), "64 or 128 heads")
     for argument, value, wanted in (
         ("kv_quant_mode", kv_quant_mode, 1),
@@ -176,8 +172,6 @@ def kv_quant_sparse_attention(
     assert ori_kv is not None
     head = q.shape[-1]
     unpacked = relaxes(FLOAT_CACHE) and ori_kv.dtype == torch.float32
-    if not unpacked:
-        check_dtype(QUANT_NAME, "ori_kv", ori_kv, (torch.float8_e4m3fn,))
     check_same_dtype(QUANT_NAME, ori_kv, cmp_kv=cmp_kv)
     return _attend_pages(
         QUANT_NAME,
@@ -303,7 +297,6 @@ def _check_compressed(
     check_table(name, "cmp_block_table", table, keys_R.numel(), needed)
     if selected is None:
         return
-    check_dtype(name, "cmp_sparse_indices", selected, (torch.int32,))
     check_contiguous(name, cmp_sparse_indices=selected)
     shape = (q.shape[0], 1, None)
     check_shape(name, "cmp_sparse_indices", selected, shape, "[tokens, 1, selected]")

@@ -288,7 +288,7 @@ def test_cumulative_counts_are_no_counts():
     x = torch.randint(-90000, 90000, (6, 64), dtype=torch.int32)
     scale, token = torch.rand(2, 64) * 1e-4, torch.rand(6)
     right = torch.tensor([2, 4])
-    with pytest.raises(ValueError, match=r"group_list.*at most 6"):
+    with pytest.raises(ValueError, match=r"group_index.*at most 6"):
         quantization.dequant_swiglu_quant_npu(x, scale, token, group_counts_E=right.cumsum(0))
 
 
