@@ -20,7 +20,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
+from ascend_recipes.errors import COMMAND_LINE, ExitCode, Finding, RecipeError, Source
 from ascend_recipes.findings import finding
 from ascend_recipes.paths import data_root, display_path, site_locations
 from ascend_recipes.schema.base import Json
@@ -31,7 +31,6 @@ EXAMPLE_SITE = "example"
 """The site of documentation and golden plans, which nobody edits."""
 ENTRY_POINT_GROUP = "ascend_recipes.recipes"
 """Other packages add recipes and presets by an entry point whose value is a package."""
-COMMAND_LINE = "command line"
 
 _LayerFile: TypeAlias = tuple[Path, tuple[str, ...]]
 """A file and the keys below which its content is merged."""

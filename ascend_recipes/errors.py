@@ -29,6 +29,10 @@ class Severity(StrEnum):
     INFO = "info"
 
 
+COMMAND_LINE = "command line"
+"""Origin of what was typed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """Where a value was set: a file and line, the command line, or a default of the schema."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ascend_recipes.compose import COMMAND_LINE, Composition, compose_recipe, is_group
-from ascend_recipes.errors import Finding, RecipeError, Source
+from ascend_recipes.compose import Composition, compose_recipe, is_group
+from ascend_recipes.errors import COMMAND_LINE, Finding, RecipeError, Source
 from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.resolve import resolve_recipe

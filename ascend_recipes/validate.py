@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from ascend_recipes.compose import COMMAND_LINE, Composition
-from ascend_recipes.errors import ExitCode, Finding, RecipeError
+from ascend_recipes.compose import Composition
+from ascend_recipes.errors import COMMAND_LINE, ExitCode, Finding, RecipeError
 from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.complaints import complaint

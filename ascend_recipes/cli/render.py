@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ascend_recipes.cli.shell import shell_text
-from ascend_recipes.errors import Finding, Severity
+from ascend_recipes.errors import COMMAND_LINE, Finding, Severity, Source
+from ascend_recipes.findings import phrase
 
 if TYPE_CHECKING:
     from ascend_recipes.compose import RecipeEntry
@@ -49,7 +50,7 @@ def render_finding(finding: Finding, language: str = "en") -> Text:
     text.append(f"\n       {message}")
     for label, value, style in (
         (reason, why, ""),
-        (origin, str(finding.source or ""), "dim"),
+        (origin, _place(finding.source, chinese=chinese), "dim"),
         (evidence, finding.evidence, "dim"),
         (fix, remedy, "green"),
     ):
@@ -57,6 +58,12 @@ def render_finding(finding: Finding, language: str = "en") -> Text:
             padding = " " * max(1, _LABEL_WIDTH - cell_len(label))
             text.append(f"\n       {label}{padding}", style="dim").append(value, style=style)
     return text
+
+
+def _place(source: Source | None, *, chinese: bool) -> str:
+    if source is not None and source.origin == COMMAND_LINE and chinese:
+        return phrase("source.command_line").zh
+    return str(source or "")
 
 
 def told_message(finding: Finding, language: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ascend_recipes.compose import EXAMPLE_SITE
 from ascend_recipes.errors import Finding
-from ascend_recipes.findings import finding
+from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.planning.nodes import NodePlace, deployment_nodes
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.schema.roles import role_recipe
@@ -72,9 +72,9 @@ def _devices(resolved: ResolvedRecipe, places: tuple[NodePlace, ...]) -> Iterato
             )
 
 
-def _site_file(resolved: ResolvedRecipe) -> str:
+def _site_file(resolved: ResolvedRecipe) -> Phrase | str:
     """File that people edit: their own site, or one that they still have to write."""
     source = resolved.source_of("site")
     if resolved.recipe.site.name == EXAMPLE_SITE or source is None:
-        return "~/.config/ascend_recipes/site/NAME.yaml (then site=NAME)"
+        return phrase("site.own_file", path="~/.config/ascend_recipes/site/NAME.yaml")
     return source.origin
