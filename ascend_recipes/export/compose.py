@@ -6,6 +6,7 @@ from typing import Any
 from ascend_recipes.export.documents import yaml_text
 from ascend_recipes.export.layout import ExportFile, Layout, Node
 from ascend_recipes.export.places import hint
+from ascend_recipes.export.router_sources import FOLDER, router_sources
 from ascend_recipes.export.script import (
     HEALTH_COMMAND,
     SIGNATURE,
@@ -36,6 +37,7 @@ def compose_files(layout: Layout) -> Iterator[ExportFile]:
     if layout.router is not None:
         text = router_program(layout, layout.router)
         yield ExportFile("router.sh", text, is_program=True)
+        yield from router_sources(layout.router)
 
 
 def _file(layout: Layout, node: Node) -> str:
@@ -75,8 +77,10 @@ def _router(layout: Layout, node: Node) -> dict[str, Any]:
     assert router is not None
     asked = [item.reached(server) for item in layout.nodes for server in item.listening]
     variables = (*router.variables, *variables_of(asked))
+    brought = router.settings is not None
+    volumes = [_bind(f"./{FOLDER}", f"{INSIDE}/{FOLDER}")] if brought else []
     return {
-        **_common(layout, tuple(dict.fromkeys(variables)), "router.sh", []),
+        **_common(layout, tuple(dict.fromkeys(variables)), "router.sh", volumes),
         "depends_on": {node.role: {"condition": "service_healthy"}},
         "healthcheck": _health(layout, [router.health]),
     }

@@ -12,6 +12,7 @@ from ascend_recipes.export.compose import CACHE, CACHE_VARIABLES, GRACE_SECONDS,
 from ascend_recipes.export.documents import yaml_text
 from ascend_recipes.export.layout import ExportFile, Layout, Node, Router
 from ascend_recipes.export.places import LEADER_ADDRESS, POD_ADDRESS, hint
+from ascend_recipes.export.router_sources import router_sources
 from ascend_recipes.export.script import HEALTH_COMMAND, heading, node_program, router_program
 
 Tree = dict[str, Any]
@@ -190,7 +191,11 @@ def _probes(layout: Layout, ports: Sequence[int]) -> Tree:
 
 def _router(layout: Layout, router: Router) -> Iterator[Tree]:
     name, labels = f"{layout.slug}-{ROUTER}", _labels(layout, ROUTER, 0)
-    yield _config_map(name, labels, {"router.sh": router_program(layout, router)})
+    files = {"router.sh": router_program(layout, router)}
+    files |= {item.name: item.text for item in router_sources(router)}
+    keys = {path: path.replace("/", "-") for path in files}
+    yield _config_map(name, labels, {keys[path]: text for path, text in files.items()})
+    items = [{"key": key, "path": path} for path, key in keys.items()]
     container: Tree = {
         "name": ROUTER,
         "image": layout.image,
@@ -206,7 +211,7 @@ def _router(layout: Layout, router: Router) -> Iterator[Tree]:
     pod = {
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "containers": [container],
-        "volumes": [{"name": _SCRIPTS, "configMap": {"name": name}}],
+        "volumes": [{"name": _SCRIPTS, "configMap": {"name": name, "items": items}}],
     }
     yield _deployment(layout, name, labels, pod)
 

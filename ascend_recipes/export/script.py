@@ -12,6 +12,9 @@ SIGNATURE = "ascend-run export"
 
 STRICT = "set -euo pipefail"
 
+HERE = 'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
+"""Folder of the script."""
+
 _HEALTH = """\
 import http.client, sys, time, urllib.request
 ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -190,32 +193,33 @@ def router_program(layout: Layout, router: Router) -> str:
         layout,
         f"the router ({router.because})",
         demands(layout, (*router.variables, *_variables(servers))),
+        HERE if router.settings else "",
         patience(),
         waiting(layout.ready_seconds, servers),
-        "\n".join(router_lines(router, prefix="exec")),
+        "\n".join(router_lines(router, "${here}", prefix="exec")),
     )
 
 
-def router_lines(router: Router, *, prefix: str = "") -> Iterator[str]:
-    """The router's command, with the check that the machine has it."""
-    yield from _installed(router)
+def router_lines(router: Router, here: str, *, prefix: str = "") -> Iterator[str]:
+    """The router's command.
+
+    Args:
+        router: What to start.
+        here: Folder with the files of the export, for the shell.
+        prefix: Word before the command.
+    """
     if router.settings is None:
+        name = router.argv[0].text
+        yield f"if ! command -v {name} >/dev/null; then"
+        yield f'  echo "{name} is missing: python3 -m pip install {name}" >&2'
+        yield "  exit 1"
+        yield "fi"
         yield command_text(router.argv, prefix=prefix)
         return
     command = " ".join([*([prefix] if prefix else []), *(word.in_shell() for word in router.argv)])
+    yield f'export PYTHONPATH="{here}/router${{PYTHONPATH:+:${{PYTHONPATH}}}}"'
     yield f"settings={router.settings.in_shell()}"
     yield f"{command} <(printf '%s' \"${{settings}}\")"
-
-
-def _installed(router: Router) -> Iterator[str]:
-    if router.kind == "minimal":
-        test, package = "python3 -c 'import ascend_recipes' 2>/dev/null", "ascend-recipes"
-    else:
-        test, package = f"command -v {router.argv[0].text} >/dev/null", "vllm-router"
-    yield f"if ! {test}; then"
-    yield f'  echo "the router needs {package}: python3 -m pip install {package}" >&2'
-    yield "  exit 1"
-    yield "fi"
 
 
 def _variables(words: Iterable[Word]) -> tuple[str, ...]:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from ascend_recipes.export.layout import ExportFile, Layout, Node
+from ascend_recipes.export.router_sources import router_sources
 from ascend_recipes.export.script import (
+    HERE,
     UNTIL_ONE_ENDS,
     demands,
     guard,
@@ -15,8 +17,6 @@ from ascend_recipes.export.script import (
 )
 from ascend_recipes.export.words import variables_of
 
-_HERE = 'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
-
 
 def shell_files(layout: Layout) -> Iterator[ExportFile]:
     """Scripts for every machine, and `start.sh NODE` for each machine to run."""
@@ -25,15 +25,16 @@ def shell_files(layout: Layout) -> Iterator[ExportFile]:
     if layout.router is not None:
         text = router_program(layout, layout.router)
         yield ExportFile("router.sh", text, is_program=True)
+        yield from router_sources(layout.router)
     yield ExportFile("start.sh", _start(layout), is_program=True)
 
 
 def _start(layout: Layout) -> str:
     order = " -> ".join([*layout.groups, *(["router"] if layout.router else [])])
-    last = len(layout.nodes) - 1
-    usage = f'echo "usage: bash start.sh NODE   (0 to {last}; order: {order})" >&2'
+    numbers = " ".join(str(node.number) for node in layout.nodes)
+    usage = f'echo "usage: bash start.sh NODE   (nodes: {numbers}; order: {order})" >&2'
     cases = "\n".join(_case(layout, node) for node in layout.nodes)
-    blocks = [_HERE]
+    blocks = [HERE]
     if any(layout.before(node.role) for node in layout.nodes):
         blocks.append(patience())
     if layout.router is not None:

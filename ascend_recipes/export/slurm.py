@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from ascend_recipes.export.layout import ExportFile, Layout, Node, Server
+from ascend_recipes.export.router_sources import router_sources
 from ascend_recipes.export.script import (
     STRICT,
     UNTIL_ONE_ENDS,
@@ -35,8 +36,9 @@ done"""
 
 
 def slurm_files(layout: Layout) -> Iterator[ExportFile]:
-    """The batch script: `sbatch job.sbatch`."""
+    """The batch script: `sbatch job.sbatch` in the folder of the files."""
     yield ExportFile("job.sbatch", _job(layout), is_program=True)
+    yield from router_sources(layout.router)
 
 
 def _job(layout: Layout) -> str:
@@ -55,7 +57,7 @@ def _job(layout: Layout) -> str:
         blocks += ["\n".join(_step(node, server)) for node in nodes for server in node.servers]
         blocks.append(_ready(layout, nodes))
     if layout.router is not None:
-        lines = router_lines(layout.router)
+        lines = router_lines(layout.router, "${SLURM_SUBMIT_DIR}")
         blocks.append("\n".join(["# router", "(", *(f"  {line}" for line in lines), ") &"]))
         blocks[-1] += '\nprocesses+=("$!")'
         blocks.append(waiting(_ROUTER_SECONDS, [layout.router.health], function="ready"))

@@ -32,6 +32,8 @@ class Target:
     places: Callable[[PlannedLaunch], Places]
     has_image: bool = False
     """Whether the files name the container image."""
+    brings_router: bool = True
+    """Whether the minimal router comes along."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def export_deployment(
     if errors := tuple(item for item in findings if item.severity is Severity.ERROR):
         raise RecipeError(errors, ExitCode.FINDINGS)
     layout = describe(planned, places, command)
-    findings += _remarks(layout)
+    findings += _remarks(layout, brings_router=chosen.brings_router)
     return Export(layout, tuple(chosen.files(layout)), (*planned.findings, *findings))
 
 
@@ -86,18 +88,16 @@ def _ranges(planned: PlannedLaunch) -> tuple[PortRange, ...]:
     return deployment_ranges(members, planned.resolved.recipe.site.node_addresses)
 
 
-def _remarks(layout: Layout) -> Iterator[Finding]:
+def _remarks(layout: Layout, *, brings_router: bool) -> Iterator[Finding]:
     """What is left to people."""
     named = dict.fromkeys(name for node in layout.nodes for name in node.variables if hint(name))
     if named:
         yield finding("export.placeholders", at="site", names=tuple(named))
-    if layout.router is not None:
-        package = "ascend-recipes" if layout.router.kind == "minimal" else "vllm-router"
+    router = layout.router
+    if router is not None and not (brings_router and router.kind == "minimal"):
+        package = "ascend-recipes" if router.kind == "minimal" else "vllm-router"
         yield finding(
-            "export.router_package",
-            at="site.router",
-            package=package,
-            because=layout.router.because,
+            "export.router_package", at="site.router", package=package, because=router.because
         )
 
 
@@ -127,5 +127,5 @@ TARGETS = {
     "compose": Target(compose_files, _by_site, has_image=True),
     "k8s": Target(kubernetes_files, _by_pod, has_image=True),
     "slurm": Target(slurm_files, _by_job),
-    "argv": Target(argv_files, _by_site),
+    "argv": Target(argv_files, _by_site, brings_router=False),
 }

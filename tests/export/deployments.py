@@ -62,7 +62,11 @@ def scripts(recipe: str, target: str, *words: str) -> dict[str, str]:
     }
     if target == "k8s":
         for name, item in of_kind(manifests(recipe, *words), "ConfigMap").items():
-            found |= {f"{name}/{file}": text for file, text in item["data"].items()}
+            found |= {
+                f"{name}/{file}": text
+                for file, text in item["data"].items()
+                if file.endswith(".sh")
+            }
     return found
 
 

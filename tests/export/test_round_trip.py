@@ -31,6 +31,7 @@ def read(recipe: str, target: str, folder) -> list[ServeCommand]:
     found = []
     for name, text in texts(recipe, target).items():
         path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         if name != "start.sh":
             found += find_commands(path)

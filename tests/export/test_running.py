@@ -54,7 +54,9 @@ class Yard:
             f"site.port_base={self.port + 50}",
         )
         for item in export_deployment(plan, target, command=COMMAND, placeholders=True).files:
-            (self.folder / item.name).write_text(item.text)
+            path = self.folder / item.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(item.text)
 
     def start(self, *command: str, **variables: str) -> subprocess.Popen:
         environment = {
@@ -191,6 +193,7 @@ while [ "$1" != env ] && [ "$1" != ip ]; do
 done
 exec "$@"
 """
+JOB = {"SLURM_JOB_NODELIST": "host[1-2]", "SLURM_SUBMIT_DIR": "."}
 IP = 'echo "1: lo    inet 127.0.0.${HOST#host}/8 scope host lo"'
 
 
@@ -206,7 +209,7 @@ def cluster(yard):
 
 def test_a_job_starts_everything_in_order(cluster):
     cluster.behave(prefill="late:1")
-    job = cluster.start("job.sbatch", SLURM_JOB_NODELIST="host[1-2]")
+    job = cluster.start("job.sbatch", **JOB)
     until(lambda: is_routed(cluster.port), "the router answers")
     events = cluster.events()
     healthy = [events.index(f"healthy prefill-{rank}") for rank in (0, 1)]
@@ -221,7 +224,7 @@ def test_a_job_starts_everything_in_order(cluster):
 def test_a_job_ends_with_a_process_that_crashes(cluster):
     cluster.behave(**{"prefill-0": "hang", "prefill-1": "crash"})
     began = time.monotonic()
-    job = cluster.start("job.sbatch", SLURM_JOB_NODELIST="host[1-2]")
+    job = cluster.start("job.sbatch", **JOB)
     assert job.wait(SECONDS) == 1
     assert time.monotonic() - began < SECONDS / 2, "nobody waits for servers that cannot answer"
     assert "a process ended" in cluster.output.read_text()

@@ -25,6 +25,7 @@ from tests.export.deployments import (
 
 KUBERNETES = "1.37"
 HUB = "site.sources={qwen3_5_27b:{w8a8:{modelscope:lab/q}}}"
+ADDRESSES_OF_16 = f"site.node_addresses=[{','.join(f'10.0.1.{n}' for n in range(16))}]"
 CASES = {
     ONE_NODE: (),
     TWO_NODES: (),
@@ -33,6 +34,7 @@ CASES = {
     "qwen3_5_27b_w8a8_310p": (),
     "qwen3_5_27b_w8a8_a3": (HUB, "site.secrets={HF_TOKEN: env}", "site.weights_claim=weights"),
     "qwen3_5_397b_a17b_w4a4_mxfp4_a5": (),
+    "kimi_k3_w4a8_a3_16n_pd": (ADDRESSES_OF_16, "runtime.version=main-2026-08"),
     "kimi_k3_w4a8_a3_4n": ("runtime.version=main-2026-08",),
 }
 cases = pytest.mark.parametrize(("recipe", "words"), CASES.items(), ids=list(CASES))
