@@ -35,7 +35,8 @@ _STACK = "vllm_ascend"
 # --- driver -------------------------------------------------------------------------------------
 def read_driver(case: Case) -> str | None:
     """Versions of driver and firmware."""
-    driver, firmware = case.installed.driver, case.installed.firmware
+    # A container often lacks the version file; npu-smi's own version is the driver's.
+    driver, firmware = case.installed.hdk, case.installed.firmware
     if driver is None:
         return None
     return driver if firmware is None else f"{driver}, firmware {firmware}"

@@ -14,6 +14,7 @@ from tests.doctor.rig import GB, MACHINES, PLUGINS, findings, machine, report
 BROKEN = Ran(255, (MACHINES / "broken.txt").read_text())
 OTHER = Plugin("vllm.platform_plugins", "fast", "fast-npu")
 TABLE = "/etc/hccl.json"
+DRIVER = "usr/local/Ascend/driver/version.info"
 TCP = (
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
     "   0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1\n"
@@ -49,7 +50,7 @@ FAULTS = [
     ({"smi": "a2"}, "npu_health", "doctor.unhealthy", "warn"),
     ({"smi": "a2"}, "npu_memory", "doctor.memory_taken", "warn"),
     (
-        {"files": {"usr/local/Ascend/driver/version.info": None}},
+        {"smi": None, "files": {DRIVER: None, "dev/davinci0": ""}},
         "driver",
         "doctor.no_driver",
         "warn",
@@ -114,9 +115,6 @@ FAULTS = [
 
 @pytest.mark.parametrize(("change", "check", "id", "severity"), FAULTS)
 def test_a_fault_is_found(tmp_path, change, check, id, severity):
-    change = dict(change)
-    if change.get("files") == {"usr/local/Ascend/driver/version.info": None}:
-        change |= {"versions": {"driver": None}}
     checks = report(machine(tmp_path, **change))
     found = findings(checks)
     assert found[check, id].severity == severity
@@ -139,6 +137,7 @@ FINE = [
     {"environ": {"https_proxy": "http://p:1", "no_proxy": "*"}},
     {"plugins": (*PLUGINS, OTHER), "environ": {"VLLM_PLUGINS": "ascend,ascend_model"}},
     {"limits": {"nofile": 65535, "memlock": 8192}},
+    {"files": {DRIVER: None}},
     {
         "smi": None,
         "versions": {"driver": None, "devices": None},
