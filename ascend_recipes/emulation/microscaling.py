@@ -23,6 +23,7 @@ BLOCK = 32
 E4M3_LARGEST, E4M3_EXPONENT = 448.0, 8
 E2M1_LARGEST, E2M1_EXPONENT = 6.0, 2
 BIAS = 127
+OCP, CUBLAS = 0, 1
 FP8_NUMBERS, FP4_NUMBERS = (24, 292), (FLOAT4_E2M1,)
 
 
@@ -37,27 +38,37 @@ def dynamic_mx_quant(
     dst_type_max: float = 0.0,
     max_low_bound: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """`npu::npu_dynamic_mx_quant` along the last axis, OCP scales, ties to even.
+    """`npu::npu_dynamic_mx_quant` along the last axis, ties to even.
 
-    The shared exponent is that of the block's largest magnitude less the format's largest exponent;
-    what then exceeds the format saturates. Scales of blocks that do not exist are byte 0.
+    Scale algorithm 0 (OCP): the shared exponent is that of the block's largest magnitude less the
+    format's largest exponent; what then exceeds the format saturates. Algorithm 1 (cuBLAS, FP8
+    only): the largest magnitude over the format's largest number, rounded up to a power of two, so
+    that nothing saturates. Scales of blocks that do not exist are byte 0.
     """
     name = "npu_dynamic_mx_quant"
     check(1 <= input.dim() <= 7, name, "input", f"has {input.dim()} dimensions", "1 to 7")
     _check_blocks(name, input, axis, block_size)
     check(round_mode == "rint", name, "round_mode", f"is '{round_mode}'", "rint")
-    check(scale_alg in (None, 0), name, "scale_alg", f"is {scale_alg}", "0 (OCP)")
+    fp4 = dst_type in FP4_NUMBERS
+    allowed = "0 (OCP)" if fp4 else "0 (OCP), 1 (cuBLAS)"
+    algorithms = (None, OCP) if fp4 else (None, OCP, CUBLAS)
+    check(scale_alg in algorithms, name, "scale_alg", f"is {scale_alg}", allowed)
     check(dst_type_max == 0.0, name, "dst_type_max", f"is {dst_type_max}", "0")
-    check(max_low_bound == 0.0, name, "max_low_bound", f"is {max_low_bound}", "0 for scale_alg 0")
+    fits = max_low_bound >= 0 if scale_alg == CUBLAS else max_low_bound == 0
+    check(fits, name, "max_low_bound", f"is {max_low_bound}", "0, or more with scale_alg 1")
     known = dst_type in FP8_NUMBERS + FP4_NUMBERS
     check(known, name, "dst_type", f"is {dst_type}", "float8_e4m3fn (292), float4_e2m1fn_x2 (296)")
     width = input.shape[-1]
     if input.dtype == torch.float32:
         check(width >= BLOCK, name, "input", f"has {width} elements in a row", "32 for float32")
-    if dst_type in FP4_NUMBERS:
+    if fp4:
         check(width % 2 == 0, name, "input", f"has rows of odd size {width}", "even for FP4")
-    fp4 = dst_type in FP4_NUMBERS
-    byte, scaled = _scale_blocks(input, E2M1_EXPONENT if fp4 else E4M3_EXPONENT)
+    blocks = _blocks(input.float())
+    if scale_alg == CUBLAS:
+        byte = _raised_scales(blocks, max_low_bound)
+    else:
+        byte = _ocp_scales(blocks, E2M1_EXPONENT if fp4 else E4M3_EXPONENT)
+    scaled = _divide(blocks, byte, width)
     values = _to_fp4(scaled) if fp4 else _to_fp8(scaled)
     return values, _pair(byte.to(torch.uint8))
 
@@ -132,7 +143,9 @@ def swiglu_group_quant(
     if clamp_value > 0:
         gate, up = gate.clamp(max=clamp_value), up.clamp(-clamp_value, clamp_value)
     y = (gate / (1.0 + torch.exp(-gate)) * up).to(x.dtype)
-    byte, scaled = _scale_blocks(y, E4M3_EXPONENT)
+    blocks = _blocks(y.float())
+    byte = _ocp_scales(blocks, E4M3_EXPONENT)
+    scaled = _divide(blocks, byte, y.shape[-1])
     bits = _pair(byte.to(torch.uint8)).view(torch.float8_e8m0fnu)
     return _to_fp8(scaled), bits, torch.full_like(y, torch.nan)
 
@@ -150,12 +163,25 @@ def swiglu_group_quant_meta(
     )
 
 
-def _scale_blocks(values: Tensor, largest_exponent: int) -> tuple[Tensor, Tensor]:
-    """Scale bytes of the blocks, and the values divided by their scales."""
-    blocks = _blocks(values.float())
+def _ocp_scales(blocks: Tensor, largest_exponent: int) -> Tensor:
+    """Exponent of each block's largest magnitude, less that of the format, as bytes."""
     bits = blocks.abs().amax(dim=-1).contiguous().view(torch.int32)
-    byte = ((bits >> 23) - largest_exponent).clamp(0, 254)
-    return byte, (blocks / _power(byte).unsqueeze(-1)).flatten(-2)[..., : values.shape[-1]]
+    return ((bits >> 23) - largest_exponent).clamp(0, 254)
+
+
+def _raised_scales(blocks: Tensor, least: float) -> Tensor:
+    """Smallest powers of two that bring each block's largest magnitude into FP8, as bytes."""
+    share = blocks.abs().amax(dim=-1).clamp(min=least) / E4M3_LARGEST
+    bits = share.contiguous().view(torch.int32)
+    exponent, mantissa = bits >> 23, bits & ((1 << 23) - 1)
+    # Byte 0 is the power below float32's normal numbers: half of their step.
+    reached = torch.where(exponent == 0, 1 << 22, 0)
+    return (exponent + (mantissa > reached)).clamp(0, 254)
+
+
+def _divide(blocks: Tensor, byte: Tensor, width: int) -> Tensor:
+    """Values of the blocks divided by their scales, without what filled the last block."""
+    return (blocks / _power(byte).unsqueeze(-1)).flatten(-2)[..., :width]
 
 
 def matmul(

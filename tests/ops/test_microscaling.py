@@ -215,3 +215,52 @@ def test_numbers_of_the_format_survive(kind, rows, pairs, exponent, draw):
     x = (table[codes] * signs * 2.0**exponent).float()
     values, scale = microscaling.mx_quant_npu(x, kind=kind)
     assert torch.equal(reference_microscaling.mx_dequant(values, scale, kind=kind), x)
+
+
+# --- scales that are rounded up -------------------------------------------------------------------
+def raised_bytes(x, least=0.0):
+    """Of each block: the byte of the smallest power of two that is no less than max |x| / 448."""
+    rows = torch.nn.functional.pad(x.double(), (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    share = rows.abs().amax(-1).clamp(min=least) / 448
+    mantissa, exponent = np.frexp(share.numpy())
+    exponent = np.where(mantissa == 0.5, exponent - 1, exponent)
+    return np.where(share.numpy() > 0, np.clip(exponent + 127, 0, 254), 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape[-1] >= 32])
+@pytest.mark.parametrize("least", [0.0, 3.5, 448.0])
+def test_raised_scales_let_nothing_saturate(shape, dtype, least):
+    x = data(shape, dtype)
+    values, scale = torch.ops.npu.npu_dynamic_mx_quant(
+        x, dst_type=292, scale_alg=1, max_low_bound=least
+    )
+    expected = raised_bytes(x, least)
+    found = scale.flatten(-2).numpy()
+    np.testing.assert_array_equal(found[..., : expected.shape[-1]], expected)
+    power = 2.0 ** (torch.from_numpy(expected).double() - 127)
+    divided = x.double() / power.repeat_interleave(32, dim=-1)[..., : shape[-1]]
+    assert divided.abs().max() <= 448
+    nearest = divided.float().to(torch.float8_e4m3fn)
+    assert torch.equal(values.view(torch.uint8), nearest.view(torch.uint8))
+
+
+def test_raised_scales_differ_from_ocp_where_the_largest_number_exceeds_448():
+    x = torch.full((1, 32), 480.0)
+    ocp, raised = (
+        torch.ops.npu.npu_dynamic_mx_quant(x, dst_type=292, scale_alg=algorithm)
+        for algorithm in (0, 1)
+    )
+    assert [int(pair[1][0, 0, 0]) for pair in (ocp, raised)] == [127, 128]
+    assert [float(pair[0][0, 0].float()) for pair in (ocp, raised)] == [448.0, 240.0]
+
+
+@pytest.mark.parametrize(
+    ("largest", "byte"),
+    [(448.0, 127), (449.0, 128), (2.0**-118, 1), (2.0**-119, 0), (1e-45, 0), (3.0e38, 247)],
+)
+def test_raised_scales_at_the_ends_of_float32(largest, byte):
+    x = torch.zeros(1, 32)
+    x[0, 3] = largest
+    _, scale = torch.ops.npu.npu_dynamic_mx_quant(x, dst_type=292, scale_alg=1)
+    assert int(scale[0, 0, 0]) == byte == raised_bytes(x)[0, 0]
