@@ -79,6 +79,8 @@ _ABOUT_NAMES = (
 """Rules about names, which `names.py` judges with their lines, and about recipes as recipes."""
 _JUDGED = tuple(rule for rule in RULES if rule not in _ABOUT_NAMES)
 _TRANSFER = "--kv-transfer-config"
+_LADDER = "graph.off_stride"
+"""What is said of a ladder that ends too early, listed or not."""
 
 
 @dataclass(frozen=True)
@@ -204,9 +206,21 @@ def _agreed(
 
 def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool) -> bool:
     """Whether the file supports a finding: it is about no default and no unknown model."""
-    if item.at in imported.assumed:
+    if item.at in imported.assumed and not _follows(item, imported):
         return False
     return known_model or item.id.partition(".")[0] in _FOR_ANY_MODEL
+
+
+def _follows(item: Finding, imported: ImportedCommand) -> bool:
+    """Whether capture sizes that nobody lists follow from what the command states.
+
+    The ladder ends at the last rung below the largest batch (vllm-ascend platform.py:1275-1309 at
+    182b75ea, the same in 0.23.0 and 0.26.0rc1): requests, graph mode and drafts decide it.
+    """
+    decided = {"scheduler.max_num_seqs", "graph.kind"} <= imported.overrides.keys()
+    assumed = {"scheduler.max_num_seqs", "graph.kind"} & imported.assumed.keys()
+    drafts = "extra_args.speculative_config" in imported.overrides
+    return item.id == _LADDER and decided and not assumed and not drafts
 
 
 def known_part(command: ServeCommand, arguments: Arguments) -> _Reading:

@@ -266,3 +266,51 @@ def test_reports_tell_their_worst_severity():
     assert report.worst is None
     report.findings = lint(f"{GOOD} --dtype a --dtype b")
     assert report.worst is Severity.ERROR
+
+
+def decoding(seqs, *flags, mode='{"cudagraph_mode": "FULL_DECODE_ONLY"}'):
+    """A command of a public case (G01) that lists no capture sizes."""
+    words = [
+        "vllm serve Qwen/Qwen3.5-27B --tensor-parallel-size 4 --max-model-len 32768",
+        f"--max-num-seqs {seqs}",
+        *([f"--compilation-config '{mode}'"] if mode else []),
+        *flags,
+    ]
+    return " \\\n  ".join(words) + "\n"
+
+
+def test_a_ladder_that_follows_from_the_requests_is_judged():
+    """It ends at the last of 1, 2, 4 and the multiples of 8 below the requests."""
+    for seqs in range(1, 101):
+        rungs = {1, 2, 4, *range(8, 101, 8)}
+        found = places(decoding(seqs), "graph.off_stride")
+        assert found == ([] if seqs in rungs else [3]), seqs
+
+
+MTP = '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\''
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        decoding(12, mode=""),
+        decoding("$SEQS"),
+        decoding(
+            12, mode='{"cudagraph_mode": "FULL_DECODE_ONLY", "max_cudagraph_capture_size": 12}'
+        ),
+        decoding(12, "--max-cudagraph-capture-size 16"),
+        decoding(12, "--enforce-eager"),
+        decoding(12, '--speculative-config \'{"method": "ngram", "num_speculative_tokens": 1}\''),
+        decoding(8, MTP),
+        # Twenty-four tokens a step hold eight whole requests, which have a graph.
+        decoding(10, MTP, "--max-num-batched-tokens 26"),
+    ],
+)
+def test_a_ladder_that_does_not_follow_is_left_alone(command):
+    assert "graph.off_stride" not in ids(command)
+
+
+def test_drafts_count_in_the_ladder():
+    # Thirty tokens, and the last rung of whole requests below is 24.
+    (found,) = [item for item in lint(decoding(10, MTP)) if item.id == "graph.off_stride"]
+    assert "25 to 30" in found.message
