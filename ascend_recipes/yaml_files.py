@@ -1,15 +1,21 @@
 """Reading YAML: the C loader where PyYAML has it, and the line of every leaf."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from ascend_recipes.errors import ExitCode, Source
 from ascend_recipes.findings import recipe_error
 from ascend_recipes.paths import display_path
-from ascend_recipes.schema.base import Json
+
+if TYPE_CHECKING:
+    # Texts of usage errors are read without the schemas.
+    from ascend_recipes.schema.base import Json
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -44,6 +44,8 @@ CHOSEN_AT_RUN_TIME = {
         "transpose.lost_sequences",
         "transpose.lost_dies",
         "transpose.lost_cache",
+        "transpose.lost_context",
+        "transpose.lost_step",
     },
     "launch/audit.py": {
         "effective.attention_backends",
