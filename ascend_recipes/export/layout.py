@@ -1,5 +1,6 @@
 """What every target writes down: machines, their processes, and what these need."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,8 @@ from ascend_recipes.schema.serving import RoleName
 
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 """Variable that names the dies of a process among those that its machine or container shows."""
+
+_LONGEST_SLUG = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +155,7 @@ class Layout:
     @property
     def slug(self) -> str:
         """The recipe's name as names of Kubernetes and Compose are written."""
-        return self.recipe.replace("_", "-").lower()
+        return slug_of(self.recipe)
 
     def before(self, role: RoleName) -> tuple[Node, ...]:
         """Machines that must answer before those of a role start."""
@@ -167,6 +170,15 @@ class ExportFile:
     name: str
     text: str
     is_program: bool = False
+
+
+def slug_of(recipe: str) -> str:
+    """A name for objects: short enough for what Kubernetes appends to it (63 characters in all)."""
+    slug = recipe.replace("_", "-").lower()
+    if len(slug) <= _LONGEST_SLUG:
+        return slug
+    digest = hashlib.sha256(recipe.encode()).hexdigest()[:6]
+    return f"{slug[: _LONGEST_SLUG - 7].rstrip('-')}-{digest}"
 
 
 def _renumbered(server: Server, shown: tuple[int, ...]) -> Server:

@@ -9,7 +9,7 @@ from ascend_recipes.export.compose import compose_files
 from ascend_recipes.export.describe import describe
 from ascend_recipes.export.image import image_findings
 from ascend_recipes.export.kubernetes import kubernetes_files, workload_name
-from ascend_recipes.export.layout import ExportFile, Layout
+from ascend_recipes.export.layout import ExportFile, Layout, slug_of
 from ascend_recipes.export.places import JobPlaces, Places, PodPlaces, SitePlaces, hint
 from ascend_recipes.export.shell import shell_files
 from ascend_recipes.export.slurm import slurm_files
@@ -107,7 +107,7 @@ def _by_site(planned: PlannedLaunch) -> Places:
 
 def _by_pod(planned: PlannedLaunch) -> Places:
     places = deployment_nodes(planned.resolved.recipe)
-    slug = planned.plan.recipe.replace("_", "-").lower()
+    slug = slug_of(planned.plan.recipe)
     keys = [(place.role, place.instance) for place in places]
     return PodPlaces(
         places=places,

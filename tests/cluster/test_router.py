@@ -10,9 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from ascend_recipes.launch.members import name_members
 from ascend_recipes.launch.router.handshake import StreamedAnswer, prefill_body, request_ids
 from ascend_recipes.launch.router.server import CALLBACK, Router
 from ascend_recipes.launch.router.wire import Server
+from ascend_recipes.launch.routing import plan_router
 from tests.cluster.rig import wait_for
 
 pytestmark = pytest.mark.serve
@@ -323,3 +325,17 @@ def test_chat_goes_on_with_its_last_message():
 )
 def test_names_that_vllm_gives_to_requests(path, prompt, wanted):
     assert request_ids(path, "r", {"prompt": prompt}) == wanted
+
+
+@pytest.mark.parametrize(
+    ("recipe", "addresses", "bound"),
+    [
+        ("qwen3_5_397b_a17b_w8a8_a3_2n_pd", "10.0.0.1,10.0.0.2", "10.0.0.1"),
+        ("qwen3_5_397b_a17b_w8a8_a3_2n_pd", "127.0.0.1,127.0.0.1", "127.0.0.1"),
+        ("qwen3_5_27b_w8a8_a3_2n_pd", "10.0.0.1,10.0.0.2", "127.0.0.1"),
+    ],
+)
+def test_decode_servers_can_call_the_router_back(recipe, addresses, bound, plan):
+    planned = plan(f"recipe={recipe}", "runtime=vllm_ascend", f"site.node_addresses=[{addresses}]")
+    found = plan_router(planned.resolved.recipe, name_members(planned.commands), {})
+    assert found.host == bound

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ascend_recipes.errors import RecipeError
 from ascend_recipes.export.image import find_image
+from ascend_recipes.export.layout import slug_of
 from ascend_recipes.export.targets import export_deployment
 from ascend_recipes.export.words import Variable, Word
 from tests.conftest import plan_of
@@ -345,6 +346,13 @@ def test_files_say_where_they_come_from(target):
         assert COMMAND in head, name
         assert digest in head, name
         assert TWO_NODES in head, name
+
+
+def test_names_of_objects_stay_short():
+    long, other = ("a" * 60 + end for end in ("_x", "_y"))
+    assert slug_of("qwen3_5") == "qwen3-5"
+    assert len(slug_of(long)) <= 40
+    assert slug_of(long) != slug_of(other)
 
 
 @given(st.text(st.characters(exclude_characters="\x00", codec="utf-8"), max_size=30))
