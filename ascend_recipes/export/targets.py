@@ -15,12 +15,13 @@ from ascend_recipes.export.shell import shell_files
 from ascend_recipes.export.slurm import slurm_files
 from ascend_recipes.findings import finding
 from ascend_recipes.launch.environment import NATIVE
-from ascend_recipes.launch.members import name_members
+from ascend_recipes.launch.members import flag_value, name_members
 from ascend_recipes.launch.ports import deployment_ranges, port_findings
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.planning.nodes import deployment_nodes
 from ascend_recipes.planning.ports import PortRange
 
+_EXECUTOR = "--distributed-executor-backend"
 _ADDRESSES, _INTERFACE = "site.too_few_addresses", "site.no_interface"
 
 
@@ -93,6 +94,10 @@ def _remarks(layout: Layout, *, brings_router: bool) -> Iterator[Finding]:
     named = dict.fromkeys(name for node in layout.nodes for name in node.variables if hint(name))
     if named:
         yield finding("export.placeholders", at="site", names=tuple(named))
+    commands = [server.argv for node in layout.nodes for server in node.servers]
+    if any(flag_value([word.text for word in argv], _EXECUTOR) == "ray" for argv in commands):
+        at = "extra_args.distributed_executor_backend"
+        yield finding("export.ray", at=at, fix=f"~{at}")
     router = layout.router
     if router is not None and not (brings_router and router.kind == "minimal"):
         package = "ascend-recipes" if router.kind == "minimal" else "vllm-router"

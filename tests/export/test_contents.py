@@ -183,6 +183,12 @@ def test_minimal_router_needs_python_alone(target, tmp_path):
     assert ids(exported(DISAGGREGATED, target)) == []
 
 
+def test_ray_is_told_where_the_recipe_asks_for_it():
+    words = ("+extra_args.distributed_executor_backend=ray",)
+    assert ids(exported(TWO_NODES, "argv", *words)) == ["export.ray"]
+    assert ids(exported(TWO_NODES, "argv")) == []
+
+
 def test_router_of_another_package_is_told():
     assert ids(exported(MANY_RANKS, "shell", *ROUTED)) == ["export.router_package"]
     assert ids(exported(DISAGGREGATED, "argv")) == ["export.router_package"]
