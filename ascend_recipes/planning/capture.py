@@ -22,7 +22,7 @@ def default_capture_sizes(max_num_seqs: int, query_length: int) -> tuple[int, ..
     batches = {size for size in _FIRST if size <= largest}
     batches.update(range(8, min(largest, 256) + 1, 8))
     batches.update(range(256, largest + 1, 16))
-    batches.add(largest)
+    batches.update({largest} - {0})
     return tuple(size * query_length for size in sorted(batches))
 
 

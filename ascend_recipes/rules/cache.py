@@ -14,6 +14,7 @@ from ascend_recipes.rules.options import (
     pooled_cache,
     removed,
     switched_on,
+    variable,
 )
 
 CACHE_OF_ATTENTION = {
@@ -84,8 +85,11 @@ def context_fits_model(resolved: ResolvedRecipe) -> Iterator[Finding]:
     factor = resolved.recipe.checkpoint.rope_factor
     longest = int(resolved.model.max_model_len * factor)
     if length > longest:
+        # vLLM only warns where it is told so; positions it was not made for may give nonsense.
+        allowed = switched_on(variable(resolved, "VLLM_ALLOW_LONG_MAX_MODEL_LEN"))
         yield finding(
             "scheduler.context_too_long",
+            severity=Severity.WARNING if allowed is not None else None,
             at="scheduler.max_model_len",
             fix=f"scheduler.max_model_len={longest}",
             model=resolved.recipe.model,
@@ -178,6 +182,21 @@ def pooled_states_are_aligned(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if "state_cache" in resolved.traits and not recipe.cache.prefix_caching:
         at = "cache.prefix_caching"
         yield finding("cache.pool_states", at=at, fix=f"{at}=true cache.state_mode=align")
+
+
+def state_blocks_are_cached(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Blocks of states have a size of their own where prefixes are kept; images may be cut there.
+
+    vllm/config/vllm.py:2302 and 2323 at 0.27.1, the same at 0.23.0, 0.26.0 and 0.32.0.
+    """
+    cache = resolved.recipe.cache
+    stated = argument(resolved, "mamba_block_size")
+    whole = resolved.recipe.scheduler.max_model_len
+    if stated is not None and stated.value != whole and not cache.prefix_caching:
+        yield finding("cache.state_block", at=stated.at, fix=removed(stated.at))
+    uncut = switched_on(argument(resolved, "disable_chunked_mm_input"))
+    if uncut is not None and "prefix_align" in resolved.traits:
+        yield finding("cache.uncut_inputs", at=uncut.at, fix=removed(uncut.at))
 
 
 @holds("vllm_ascend")

@@ -46,6 +46,11 @@ _SCHEDULER_RANGES = {
     "batch_job_sched_config.reserve_max_blocks": Range(0, open=True, default=8),
     "batch_job_sched_config.low_available_tokens_threshold": Range(0, open=True, default=4096),
     "batch_job_sched_config.short_decode_token_threshold": Range(0, open=True, default=32),
+    "dyntra_lb_config.start_step": Range(0, default=250),
+    "dyntra_lb_config.end_step": Range(-1, default=-1),
+    "dyntra_lb_config.bubble_threshold": Range(0, open=True, default=5),
+    "dyntra_lb_config.long_req_block_threshold": Range(0, open=True, default=700),
+    "dyntra_lb_config.dynamic_max_step": Range(0, open=True, default=256),
 }
 _RANGES = {
     "enable_fused_mc2": Range(0, 1),
@@ -59,6 +64,9 @@ _RANGES = {
     "rejection_sampler_config.posterior_alpha": Range(0, default=0.4),
     "sparse_kv_offload_config.topk_buffer_size": Range(0, open=True, default=4096),
 }
+
+_DYNTRA_START = 250
+"""Step from which decode replicas are levelled unless told otherwise (ascend_config.py:1098)."""
 
 _FILES = ("eplb_config.expert_map_path", "eplb_config.expert_map_record_path")
 
@@ -102,6 +110,77 @@ def dumps_are_told_once(resolved: ResolvedRecipe) -> Iterator[Finding]:
     inline, file = options.key(resolved, "dump_config"), options.key(resolved, "dump_config_path")
     if inline is not None and file is not None:
         yield finding("config.two_dumps", at=inline.at, fix=options.removed(inline.at))
+
+
+@holds("vllm_ascend")
+def windows_have_a_span(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Levelling ends after it begins (ascend_config.py:1157)."""
+    end = options.scheduler_key(resolved, "dyntra_lb_config.end_step")
+    begin = options.scheduler_key(resolved, "dyntra_lb_config.start_step")
+    first = (options.whole(begin) if begin is not None else None) or _DYNTRA_START
+    last = options.whole(end) if end is not None else None
+    if end is not None and last is not None and -1 < last <= first:
+        yield finding("config.window", at=end.at, fix=f"{end.at}=-1", first=first, last=last)
+
+
+@holds("vllm_ascend")
+def chunks_fit_step(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A measured chunk is no longer than a step, and is measured where chunks are on."""
+    chunks = options.switched_on(options.scheduler_key(resolved, f"{_CHUNKS}.enabled"))
+    timing = options.switched_on(options.scheduler_key(resolved, f"{_CHUNKS}.need_timing"))
+    least = options.scheduler_key(resolved, f"{_CHUNKS}.min_chunk")
+    step = resolved.recipe.scheduler.max_num_batched_tokens
+    asked = (options.whole(least) if least is not None else None) or _LEAST_CHUNK
+    if chunks is not None and asked > step:
+        at = least.at if least is not None else chunks.at.replace("enabled", "min_chunk")
+        yield finding(
+            "scheduler.chunk_above_step", at=at, fix=f"{at}={step}", least=asked, step=step
+        )
+    if chunks is None and timing is not None:
+        yield finding("scheduler.timing_idle", at=timing.at, fix=options.off(timing))
+
+
+_CHUNKS = "profiling_chunk_config"
+_LEAST_CHUNK = 4096
+"""`min_chunk` unless told otherwise (ascend_config.py:832)."""
+
+
+@holds("vllm_ascend")
+def sparse_caches_have_an_index(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Keys for caches of sparse attention do nothing for a model that has none (…:262)."""
+    if resolved.recipe.attention.kind == "sfa":
+        return
+    for name in ("enable_sparse_sfa_c8", "enable_sparse_li_c8"):
+        stated = options.switched_on(options.key(resolved, name))
+        if stated is not None:
+            kind = resolved.recipe.attention.kind
+            fix = options.removed(stated.at)
+            yield finding("config.sparse_idle", at=stated.at, fix=fix, name=name, attention=kind)
+
+
+@holds("vllm_ascend")
+def weights_can_be_exchanged(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Weights that sleep, or that a trainer replaces, stay in the plain layout.
+
+    Reinforcement learning switches the private layout off itself (ascend_config.py:578-587).
+    """
+    layout = options.key(resolved, "weight_nz_mode") or _layout_variable(resolved)
+    learning = options.switched_on(options.key(resolved, "rl_config.enabled"))
+    if learning is not None:
+        if layout is not None and layout.on:
+            yield finding("config.layout_overruled", at=layout.at, fix=options.off(layout))
+        return
+    asleep = options.switched_on(options.argument(resolved, "enable_sleep_mode"))
+    replaced = options.argument(resolved, "weight_transfer_config")
+    asked = asleep or replaced
+    if asked is not None and (layout is None or layout.on):
+        at = layout.at if layout is not None else asked.at
+        fix = f"{options.KEYS}.weight_nz_mode=0" if layout is None else options.off(layout)
+        yield finding("memory.layout", at=at, fix=fix, asked=asked.at)
+
+
+def _layout_variable(resolved: ResolvedRecipe) -> options.Setting | None:
+    return options.variable(resolved, "VLLM_ASCEND_ENABLE_NZ")
 
 
 @holds("vllm_ascend")

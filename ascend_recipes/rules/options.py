@@ -88,6 +88,12 @@ def switched_on(*settings: Setting | None) -> Setting | None:
     return given if given is not None and given.on else None
 
 
+def whole(setting: Setting) -> int | None:
+    """The value, if it is a whole number."""
+    number = isinstance(setting.value, int) and not isinstance(setting.value, bool)
+    return setting.value if number else None  # type: ignore[return-value]
+
+
 def field(value: Json, at: str) -> Setting | None:
     """A field of the recipe that is on; none otherwise, so that other places are asked."""
     return Setting(value, at) if value else None

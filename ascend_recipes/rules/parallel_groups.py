@@ -7,7 +7,7 @@ from ascend_recipes.findings import finding
 from ascend_recipes.planning.degrees import legal_dcp
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.holding import holds
-from ascend_recipes.rules.options import argument, recompute_scheduling, transfer
+from ascend_recipes.rules.options import argument, key, recompute_scheduling, transfer, whole
 
 _FINE = ("o_proj_tp", "lm_head_tp", "embedding_tp", "mlp_tp")
 
@@ -146,6 +146,31 @@ def fine_sizes_have_their_role(resolved: ResolvedRecipe) -> Iterator[Finding]:
         if getattr(parallel, name) and uneven:
             at = f"parallel.{name}"
             yield finding("parallel.oproj_recompute", at=at, fix=f"{at}=0", name=name)
+
+
+@holds("vllm_ascend")
+def low_rank_projection_has_its_role(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The low-rank output projection's own size: decode roles with graphs, of experts' replicas."""
+    recipe = resolved.recipe
+    size = key(resolved, "finegrained_tp_config.olora_tensor_parallel_size")
+    ranks = whole(size) if size is not None else None
+    if size is None or not ranks:
+        return
+    fix = f"{size.at}=0"
+    receives = transfer(resolved).get("kv_role") == "kv_consumer" or "decode" in recipe.roles
+    if recipe.graph.kind == "none" or not receives:
+        yield finding("parallel.olora_role", at=size.at, fix=fix)
+    if recipe.parallel.dp % ranks or "moe" not in resolved.model.traits:
+        yield finding("parallel.olora_size", at=size.at, fix=fix, size=ranks, dp=recipe.parallel.dp)
+
+
+def context_blocks_hold_shares(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A block holds a whole number of what each die takes in turn (vllm/config/vllm.py:2293)."""
+    parallel, block = resolved.recipe.parallel, resolved.recipe.cache.block_size
+    dealt = parallel.dcp_interleave_tokens
+    if parallel.dcp > 1 and dealt and (dealt > block or block % dealt):
+        at = "parallel.dcp_interleave_tokens"
+        yield finding("cache.interleave", at=at, fix=f"{at}={block}", dealt=dealt, block=block)
 
 
 def fine_sizes_are_not_for_prefill(

@@ -62,6 +62,7 @@ LAYERS: tuple[frozenset[str], ...] = (
             "rules",
         }
     ),
+    frozenset({"offering", "trial"}),
     frozenset({"commands", "documented", "lint", "logs"}),
     frozenset({"docs"}),
     frozenset({"launch"}),
