@@ -45,13 +45,15 @@ def kubernetes_files(layout: Layout) -> Iterator[ExportFile]:
 
 def _needs(layout: Layout) -> Iterator[str]:
     """What the cluster must have beforehand."""
-    yield f"# Needs a device plugin that counts {layout.resource}"
+    yield "# The cluster needs:"
+    yield f"#   a device plugin that counts {layout.resource}"
     if any(_is_group(layout, nodes) for nodes in layout.instances):
-        yield f"# and LeaderWorkerSet ({LWS_API}),"
-    for name in layout.secrets:
-        yield f"# the secret {_secret_name(layout)} with the key {name},"
+        yield f"#   LeaderWorkerSet ({LWS_API})"
+    if layout.secrets:
+        yield f"#   the secret {_secret_name(layout)} with {', '.join(layout.secrets)}"
     if layout.weights_claim:
-        yield f"# the claim {layout.weights_claim} with the contents of {', '.join(layout.weights)}"
+        contents = ", ".join(layout.weights) or "a cache of downloads"
+        yield f"#   the claim {layout.weights_claim}: {contents}"
 
 
 def _is_group(layout: Layout, nodes: Sequence[Node]) -> bool:
