@@ -11,6 +11,7 @@ from ascend_recipes.lint.arguments import Arguments, split_arguments
 from ascend_recipes.lint.command import Reading, ServeCommand
 from ascend_recipes.lint.files import collect_files, read_files
 from ascend_recipes.lint.names import judge_arguments, judge_variables
+from ascend_recipes.lint.pairs import judge_pairs
 from ascend_recipes.lint.places import place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import judge_rules
 from ascend_recipes.surface.load import Surface, load_surface
@@ -66,11 +67,13 @@ def judge_reading(
     file: str, reading: Reading, surface: Surface, judged: list[JudgedCommand]
 ) -> list[Finding]:
     """Findings about one file, by line; its commands are appended to `judged`."""
-    found = list(reading.findings)
+    found, before = list(reading.findings), len(judged)
     variables = [(item.name, item.value) for item in reading.exports]
     for command in reading.commands:
         variables += command.env.items()
         found += _judge_command(command, surface, judged)
+    if surface.vllm_ascend is not None:
+        found += judge_pairs(judged[before:], surface.version)
     found += judge_variables(variables, surface, file)
     return _ordered(found)
 

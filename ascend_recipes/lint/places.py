@@ -10,12 +10,24 @@ from ascend_recipes.lint.arguments import Argument, Arguments, key_place
 from ascend_recipes.lint.command import ServeCommand
 from ascend_recipes.lint.source import Place
 from ascend_recipes.rendering.kinds import rows_for
-from ascend_recipes.rendering.table import ADDITIONAL, ROWS
+from ascend_recipes.rendering.table import ADDITIONAL, ROWS, TRANSFER
 from ascend_recipes.rendering.words import plain_value
 from ascend_recipes.schema.base import Json
 
-_SECTIONS = {"graph": "--compilation-config", "drafter": "--speculative-config"}
+_SECTIONS = {
+    "graph": "--compilation-config",
+    "drafter": "--speculative-config",
+    "transfer": TRANSFER,
+}
 """Flags that hold what a section says, where the field itself is not written."""
+
+_OPTIONS = "transfer.options."
+TRANSFER_KEYS = {
+    "transfer.connector": "kv_connector",
+    "transfer.port": "kv_port",
+    "transfer.engine_id": "engine_id",
+}
+"""Keys of a transfer, which vLLM or the connector chooses where a command does not say them."""
 
 
 def place_of(at: str, command: ServeCommand, arguments: Arguments, version: str) -> Place:
@@ -42,6 +54,10 @@ def _targets(at: str, version: str) -> Iterator[str]:
         yield f"--{flag.replace('_', '-')}{dot}{keys}"
     elif path.startswith("runtime.additional_config."):
         yield f"{ADDITIONAL}.{path.removeprefix('runtime.additional_config.')}"
+    elif path in TRANSFER_KEYS:
+        yield f"{TRANSFER}.{TRANSFER_KEYS[path]}"
+    elif path.startswith(_OPTIONS):
+        yield f"{TRANSFER}.kv_connector_extra_config.{path.removeprefix(_OPTIONS)}"
     for row in ROWS:
         if row.path == path and row in rows_for(row.target, version):
             yield row.target
@@ -80,6 +96,8 @@ def _typed(word: str, version: str) -> str:
     for target in _targets(path, version):
         row = next((row for row in rows_for(target, version) if row.path == path), None)
         encoded = row.codec.encode(value) if row is not None else value
+        if target.endswith(".engine_id"):
+            encoded = str(value)
         if encoded is not None:
             return _written(target, encoded)
     return word

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,6 +29,8 @@ from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
 
+RuleT = TypeVar("RuleT")
+
 _HARDWARE = ("a2", "a3", "a5", "310p")
 _HARDWARE_NAMES: Mapping[str, re.Pattern[str]] = {
     "a3": re.compile(r"\bA3\b|Atlas 800I? ?A3|Atlas 800T A3|_A3\b|-A3\b", re.IGNORECASE),
@@ -36,7 +38,7 @@ _HARDWARE_NAMES: Mapping[str, re.Pattern[str]] = {
     "a5": re.compile(r"\bA5\b|\b950|_A5\b|-A5\b", re.IGNORECASE),
     "310p": re.compile(r"310P|300I", re.IGNORECASE),
 }
-_POSSIBLE_VARIABLES: Sequence[Mapping[str, Json]] = (
+POSSIBLE_VARIABLES: Sequence[Mapping[str, Json]] = (
     {},
     {"env.PYTHONHASHSEED": "0", "env.VLLM_USE_V2_MODEL_RUNNER": "1"},
     {"env.PYTHONHASHSEED": "0", "env.DYNAMIC_EPLB": "true"},
@@ -68,7 +70,7 @@ _HARMLESS = frozenset(
     }
 )
 """Flags whose values no rule of one process looks at."""
-_FOR_ANY_MODEL = frozenset({"config", "env", "graph", "moe", "net", "pd", "scheduler", "version"})
+FOR_ANY_MODEL = frozenset({"config", "env", "graph", "moe", "net", "pd", "scheduler", "version"})
 """Families that can be judged where the model is unknown; others are about its layers."""
 _ABOUT_NAMES = (
     surface.known_arguments,
@@ -150,12 +152,12 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
             for model in models
             for size in (_SIZES if reading.counts else (0,))
         ],
-        _possible_hardware(command),
-        _POSSIBLE_VARIABLES,
+        possible_hardware(command),
+        POSSIBLE_VARIABLES,
         _POSSIBLE_GRAPHS if "graph.kind" in imported.assumed else ({},),
     )
     known = "model" in imported.overrides
-    agreed = _agreed(
+    agreed = agreed_findings(
         (
             Possibility(
                 replace(model, overrides={**env, **model.overrides, **graph}),
@@ -163,8 +165,9 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
                 version,
                 registry,
             )
-            for model, hardware, env, graph in _one_at_a_time(axes)
+            for model, hardware, env, graph in one_at_a_time(axes)
         ),
+        _JUDGED,
         lambda item: _is_supported(item, imported, known_model=known),
     )
     if agreed is None:
@@ -172,7 +175,7 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
     return RuleVerdict(tuple(agreed))
 
 
-def _one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]:
+def one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]:
     """The first choice of every axis, then each other choice of one axis with the first of all."""
     first = tuple(axis[0] for axis in axes)
     yield first
@@ -181,16 +184,25 @@ def _one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]
             yield (*first[:index], choice, *first[index + 1 :])
 
 
-def _agreed(
-    possibilities: Iterable[Possibility], is_supported: Callable[[Finding], bool]
+class Asked(Protocol[RuleT]):
+    """A recipe that rules can be asked about."""
+
+    def ask(self, rules: Iterable[RuleT]) -> list[tuple[RuleT, Finding]] | None:
+        """What rules say, each with its rule; none if it makes no recipe."""
+
+
+def agreed_findings(
+    possibilities: Iterable[Asked[RuleT]],
+    asked: Iterable[RuleT],
+    is_supported: Callable[[Finding], bool],
 ) -> list[Finding] | None:
     """What is said about every possibility; none if one of them makes no recipe.
 
     Only rules that have spoken so far are asked again.
     """
-    agreed: dict[tuple[Rule, str, str], Finding] | None = None
+    agreed: dict[tuple[RuleT, str, str], Finding] | None = None
     for possibility in possibilities:
-        rules = _JUDGED if agreed is None else {rule: None for rule, _, _ in agreed}
+        rules = asked if agreed is None else {rule: None for rule, _, _ in agreed}
         answer = possibility.ask(rules)
         if answer is None:
             return None
@@ -208,7 +220,7 @@ def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool
     """Whether the file supports a finding: it is about no default and no unknown model."""
     if item.at in imported.assumed and not _follows(item, imported):
         return False
-    return known_model or item.id.partition(".")[0] in _FOR_ANY_MODEL
+    return known_model or item.id.partition(".")[0] in FOR_ANY_MODEL
 
 
 def _follows(item: Finding, imported: ImportedCommand) -> bool:
@@ -261,7 +273,7 @@ def _known_json(item: Argument, unknown: list[str]) -> list[str]:
     return [item.name, json.dumps(value, ensure_ascii=False)]
 
 
-def _possible_hardware(command: ServeCommand) -> Sequence[str]:
+def possible_hardware(command: ServeCommand) -> Sequence[str]:
     """Generations that the command may be for: what its title or its file's name says, or all."""
     for text in (command.heading, command.file.rpartition("/")[2]):
         named = [name for name, pattern in _HARDWARE_NAMES.items() if pattern.search(text)]
