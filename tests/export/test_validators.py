@@ -82,7 +82,7 @@ def test_shellcheck_finds_nothing(recipe, words, target, tmp_path):
 
 def test_shellcheck_finds_a_planted_fault(tmp_path):
     (name, text), *_ = scripts(ONE_NODE, "shell").items()
-    broken = text.replace('[ -f "${file}" ]', "[ -f ${fiel} ]")
+    broken = text.replace('[ -f "${file}" ]', "[ -f ${fileb} ]")
     assert broken != text
     assert "SC2154" in shellcheck({name: broken}, tmp_path)
 
@@ -131,10 +131,10 @@ def test_leader_worker_set_refuses_planted_faults():
     for path, value in (
         ((*template, "restartPolicy"), "Always"),
         ((*template, "size"), 0),
-        ((*template, "sise"), 2),
+        ((*template, "sizes"), 2),
         (("spec", "startupPolicy"), "Now"),
         ((*template, "workerTemplate", "spec", "hostNetwork"), "yes"),
-        ((*template, "leaderTemplate", "spec", "containers", 0, "nmae"), "x"),
+        ((*template, "leaderTemplate", "spec", "containers", 0, "names"), "x"),
     ):
         assert refused(group, path, value), path
 
