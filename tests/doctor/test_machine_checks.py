@@ -277,3 +277,30 @@ def test_roles_that_transfer_caches_want_locked_memory(tmp_path):
     # The launcher looks for its node itself where none is named.
     lost = report(host, planned=planned)
     assert ("addresses", "cluster.not_a_node") in findings(lost)
+
+
+@pytest.mark.parametrize(("reserved", "told"), [("0", True), ("200000", False)])
+def test_a_pool_in_host_memory_wants_large_pages(tmp_path, reserved, told):
+    pool = 'roles.serve.transfer={"connector":"AscendStoreConnector"}'
+    planned = planned_launch(("recipe=qwen3_5_27b_a2", "runtime=vllm_ascend", pool), ())
+    files = {"proc/sys/vm/nr_hugepages": f"{reserved}\n"}
+    found = findings(report(machine(tmp_path, smi="a2", files=files), planned=planned))
+    assert (("large_pages", "doctor.large_pages") in found) is told
+    if told:
+        fix = found["large_pages", "doctor.large_pages"].fix
+        assert fix == "sysctl -w vm.nr_hugepages=200000"
+
+
+def test_a_chip_that_no_row_knows(tmp_path):
+    table = (MACHINES / "a2.txt").read_text().replace("910B3", "999X1")
+    checks = report(machine(tmp_path, smi=Ran(0, table)))
+    assert "999X1" in findings(checks)["npus", "doctor.chip_unknown"].message
+
+
+def test_ports_that_the_recipe_itself_would_bind_twice(tmp_path):
+    site = "site.node_addresses=[10.0.0.1,10.0.0.2]"
+    words = ("recipe=qwen3_5_27b_w8a8_a3_2n_pd", "runtime=vllm_ascend", site)
+    words = (*words, "site.network_interface=eth0", "site.port_base=8000")
+    planned = planned_launch(words, ())
+    checks = report(machine(tmp_path), planned=planned, nodes=(0,))
+    assert ("ports", "cluster.port_clash") in findings(checks)
