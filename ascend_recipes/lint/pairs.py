@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from ascend_recipes.errors import Finding, RecipeError, Source
+from ascend_recipes.lint.agreement import agreed_findings, one_at_a_time
 from ascend_recipes.lint.arguments import read_json
 from ascend_recipes.lint.places import TRANSFER_KEYS, place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import (
     FOR_ANY_MODEL,
     POSSIBLE_VARIABLES,
-    agreed_findings,
     known_part,
-    one_at_a_time,
     possible_hardware,
     possible_models,
 )

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from ascend_recipes.errors import Finding, RecipeError
+from ascend_recipes.lint.agreement import agreed_findings, one_at_a_time
 from ascend_recipes.lint.arguments import Argument, Arguments, BrokenJson, read_json
 from ascend_recipes.lint.command import ServeCommand
 from ascend_recipes.lint.stand_ins import STAND_INS, registry_with_stand_ins
@@ -28,8 +28,6 @@ from ascend_recipes.rules import RULES, Rule, rendered, surface
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
-
-RuleT = TypeVar("RuleT")
 
 _HARDWARE = ("a2", "a3", "a5", "310p")
 _HARDWARE_NAMES: Mapping[str, re.Pattern[str]] = {
@@ -173,47 +171,6 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
     if agreed is None:
         return RuleVerdict(unjudged="the recipe that it means is not complete")
     return RuleVerdict(tuple(agreed))
-
-
-def one_at_a_time(axes: tuple[Sequence[Any], ...]) -> Iterator[tuple[Any, ...]]:
-    """The first choice of every axis, then each other choice of one axis with the first of all."""
-    first = tuple(axis[0] for axis in axes)
-    yield first
-    for index, axis in enumerate(axes):
-        for choice in axis[1:]:
-            yield (*first[:index], choice, *first[index + 1 :])
-
-
-class Asked(Protocol[RuleT]):
-    """A recipe that rules can be asked about."""
-
-    def ask(self, rules: Iterable[RuleT]) -> list[tuple[RuleT, Finding]] | None:
-        """What rules say, each with its rule; none if it makes no recipe."""
-
-
-def agreed_findings(
-    possibilities: Iterable[Asked[RuleT]],
-    asked: Iterable[RuleT],
-    is_supported: Callable[[Finding], bool],
-) -> list[Finding] | None:
-    """What is said about every possibility; none if one of them makes no recipe.
-
-    Only rules that have spoken so far are asked again.
-    """
-    agreed: dict[tuple[RuleT, str, str], Finding] | None = None
-    for possibility in possibilities:
-        rules = asked if agreed is None else {rule: None for rule, _, _ in agreed}
-        answer = possibility.ask(rules)
-        if answer is None:
-            return None
-        keyed = {(rule, item.id, item.at): item for rule, item in answer}
-        if agreed is None:
-            agreed = {key: item for key, item in keyed.items() if is_supported(item)}
-        else:
-            agreed = {key: item for key, item in agreed.items() if key in keyed}
-        if not agreed:
-            break
-    return list((agreed or {}).values())
 
 
 def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool) -> bool:
