@@ -9,11 +9,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import RecipeError
 from ascend_recipes.export.image import find_image
 from ascend_recipes.export.layout import slug_of
+from ascend_recipes.export.places import MARKER
 from ascend_recipes.export.targets import export_deployment
 from ascend_recipes.export.words import Variable, Word
+from ascend_recipes.launch.members import name_members
 from tests.conftest import plan_of
 from tests.export.deployments import (
     COMMAND,
@@ -377,12 +380,25 @@ def test_compose_takes_dollar_signs_literally():
     assert Word.of("a$b", Variable("X")).in_compose() == "a$$b${X}"
 
 
-def test_every_recipe_can_be_exported():
-    from ascend_recipes.compose import recipe_names
-
-    for entry in recipe_names():
-        for target in ("k8s", "slurm"):
-            version = "main-2026-08"
-            plan = plan_of(f"recipe={entry.name}", "runtime=vllm_ascend", *SITED[1:])
-            export = export_deployment(plan, target, command=COMMAND, placeholders=True)
-            assert export.files, version
+@pytest.mark.parametrize("recipe", [entry.name for entry in recipe_names()])
+def test_every_recipe_can_be_exported(recipe):
+    plan = plan_of(f"recipe={recipe}", "runtime=vllm_ascend", SITED[1])
+    dies = plan.resolved.hardware.dies_per_node
+    for target in ("k8s", "slurm"):
+        export = export_deployment(plan, target, command=COMMAND)
+        servers = [server for node in export.layout.nodes for server in node.servers]
+        assert [item.name for item in servers] == [
+            member.name for member in name_members(plan.commands)
+        ]
+        assert all(set(node.dies) <= set(range(dies)) for node in export.layout.nodes)
+        for node in export.layout.nodes:
+            used = [die for server in node.servers for die in server.dies]
+            assert len(used) == len(set(used)), "no two processes share a die"
+        text = export.files[0].text
+        assert not MARKER.search(text)
+        assert text.count("vllm serve") == len(servers)
+        if target == "k8s":
+            objects = list(yaml.safe_load_all(text))
+            names = {(item["kind"], item["metadata"]["name"]) for item in objects}
+            assert len(names) == len(objects)
+            assert max(len(name) for _, name in names) <= 52
