@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from ascend_recipes.commands.search import is_choice, set_leaf
+from ascend_recipes.commands.search import is_choice
 from ascend_recipes.findings import recipe_error
 from ascend_recipes.schema.base import Json
+from ascend_recipes.trial import set_leaf
 from ascend_recipes.words import split_override
 
 

@@ -5,21 +5,17 @@ every acceptable set holds a change against it, so nothing is lost.
 """
 
 import heapq
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from ascend_recipes.commands.changes import Change
-from ascend_recipes.compose import Composition, compose_recipe
 from ascend_recipes.errors import Finding, RecipeError, Severity
-from ascend_recipes.plan import PlannedLaunch, plan_launch
-from ascend_recipes.registry.load import load_registry
-from ascend_recipes.resolve import resolve_recipe
+from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.schema.base import Json
-from ascend_recipes.validate import validate_recipe
-from ascend_recipes.words import fit_for_hydra, split_override
+from ascend_recipes.trial import Bench
+from ascend_recipes.words import split_override
 
 _PLAIN_FIELDS = frozenset({"hardware", "model", "nodes"})
 """Fields of the recipe itself: no folder of presets has their name."""
@@ -54,7 +50,7 @@ def _nothing_more(_: PlannedLaunch) -> Iterable[Finding]:
 
 @dataclass
 class Judge:
-    """Runs the stages over a set of words; leaves are set in the merged tree, without Hydra."""
+    """Tries words on a bench, and counts only the findings that must go."""
 
     config_dirs: tuple[Path, ...]
     counts: Callable[[Finding], bool] = is_error
@@ -62,41 +58,19 @@ class Judge:
     demands: Callable[[PlannedLaunch], Iterable[Finding]] = _nothing_more
     """What else a plan must satisfy."""
     trials: int = 0
-    _composed: dict[tuple[str, ...], Composition] = field(default_factory=dict)
+    _bench: Bench = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._bench = Bench(self.config_dirs)
 
     def __call__(self, words: Sequence[str], added: Sequence[str]) -> Trial:
         """Judge the words of a command line with others appended."""
         self.trials += 1
-        tree: dict[str, Json] = {}
-        try:
-            composition = self._compose(words, added)
-            tree = composition.tree
-            try:
-                planned = self._plan(composition)
-            except RecipeError as error:
-                raise composition.locate(error) from None
-        except RecipeError as error:
-            return Trial(tuple(filter(self.counts, error.findings)), tree, None, error)
-        wrong = (*filter(self.counts, planned.findings), *self.demands(planned))
-        return Trial(wrong, tree, planned)
-
-    def _plan(self, composition: Composition) -> PlannedLaunch:
-        recipe = validate_recipe(composition)
-        registry = load_registry(self.config_dirs)
-        return plan_launch(resolve_recipe(recipe, registry, composition.source))
-
-    def _compose(self, words: Sequence[str], added: Sequence[str]) -> Composition:
-        """Merge the words; those that only set leaves are cheap."""
-        leaves = [word for word in added if _sets_leaf(word)]
-        whole = (*words, *(word for word in added if word not in leaves))
-        if whole not in self._composed:
-            fitted = [fit_for_hydra(word) for word in whole]
-            self._composed[whole] = compose_recipe(fitted, self.config_dirs)
-        composition = self._composed[whole]
-        tree: dict[str, Json] = json.loads(json.dumps(composition.tree))
-        for word in leaves:
-            set_leaf(tree, word)
-        return replace(composition, tree=tree | {"changed": True})
+        tried = self._bench(words, added)
+        wrong = tuple(filter(self.counts, tried.findings))
+        if tried.planned is not None:
+            wrong = (*wrong, *self.demands(tried.planned))
+        return Trial(wrong, tried.tree, tried.planned, tried.error)
 
 
 Rank = Callable[[Sequence[Change]], tuple[float, ...]]
@@ -179,22 +153,3 @@ def is_choice(word: str) -> bool:
     key, value = split_override(word)
     plain = "." in key or key in _PLAIN_FIELDS
     return not plain and value is not None and not value.startswith(("[", "{"))
-
-
-def _sets_leaf(word: str) -> bool:
-    key = split_override(word)[0]
-    return ("." in key or key in _PLAIN_FIELDS) and not word.startswith(("~", "+"))
-
-
-def set_leaf(tree: dict[str, Json], word: str) -> None:
-    """Set the value of an override word in a tree."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    item = OverridesParser.create().parse_override(fit_for_hydra(word.lstrip("+")))
-    *around, last = item.key_or_group.split(".")
-    for key in around:
-        inner = tree.get(key)
-        if not isinstance(inner, dict):
-            inner = tree[key] = {}
-        tree = inner
-    tree[last] = json.loads(json.dumps(item.value(), default=str))
