@@ -19,6 +19,8 @@ CASES = (
     ([5, 0], 130, 40),
     ([2, 1, 0, 0, 9], 64, 64),
     ([0, 0], 8, 8),
+    ([1, 0, 5], 40, 48),
+    ([3, 4], 72, 112),
 )
 """Rows of each expert, K, N; experts without rows among them."""
 

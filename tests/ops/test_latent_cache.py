@@ -140,8 +140,11 @@ def test_reading_a_row_in_the_wrong_order_changes_it():
     assert not torch.allclose(unpack_rows(rows.roll(128, dims=1), 512), x.float(), atol=0.2)
 
 
+QUERIES = [(1, 1, 8), (3, 64, 128), (7, 5, 96), (17, 2, 64), (5, 7, 40)]
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, E4M3, torch.float32])
-@pytest.mark.parametrize(("tokens", "heads", "dim"), [(1, 1, 8), (3, 64, 128), (7, 5, 96)])
+@pytest.mark.parametrize(("tokens", "heads", "dim"), QUERIES)
 @pytest.mark.parametrize("given", [torch.bfloat16, torch.float16])
 def test_query_quantization_agrees(tokens, heads, dim, dtype, given):
     query = torch.randn(tokens, heads, dim).to(given)

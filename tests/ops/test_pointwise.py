@@ -175,8 +175,9 @@ LIMITS = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("k", "p"), LIMITS)
-def test_top_k_top_p_equals_reference(k, p, dtype, agree):
-    logits = (torch.randn(4, 97) * 3).to(dtype)
+@pytest.mark.parametrize("vocabulary", [97, 101, 128, 255, 1000])
+def test_top_k_top_p_equals_reference(k, p, vocabulary, dtype, agree):
+    logits = (torch.randn(4, vocabulary) * 3).to(dtype)
     top_k = None if k is None else torch.tensor(k, dtype=torch.int32)
     # Quarter steps are exact in every dtype, so that rounding p cannot move the boundary.
     top_p = None if p is None else torch.tensor(p).to(dtype)

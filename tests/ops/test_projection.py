@@ -83,7 +83,7 @@ def microscaled_layer(tokens, groups, inner, rank):
     return arguments, numbers
 
 
-MX_SHAPES = [(1, 1, 64, 4), (3, 2, 128, 16), (17, 4, 64, 8), (5, 3, 192, 5)]
+MX_SHAPES = [(1, 1, 64, 4), (3, 2, 128, 16), (17, 4, 64, 8), (5, 3, 192, 5), (2, 5, 256, 7)]
 
 
 @pytest.mark.parametrize(("tokens", "groups", "inner", "rank"), MX_SHAPES)
