@@ -261,7 +261,12 @@ def possible_models(imported: ImportedCommand) -> list[ImportedCommand]:
     if overrides.get("drafter.kind") != "none":
         overrides["drafter.kind"] = "mtp"
     overrides.setdefault("scheduler.max_model_len", 4096)
-    overrides |= {"attention.kind": "full", "cache.kind": "paged"}
+    overrides["cache.kind"] = "paged"
     variant = "w8a8" if quantized else "bf16"
     overrides |= {"checkpoint.variant": variant, "quant.kind": "w8a8" if quantized else "none"}
-    return [replace(imported, overrides={**overrides, "model": name}) for name in STAND_INS]
+    rows = registry_with_stand_ins().models
+    kinds = {name: rows[name].attention_kinds[0] for name in STAND_INS}
+    return [
+        replace(imported, overrides={**overrides, "model": name, "attention.kind": kind})
+        for name, kind in kinds.items()
+    ]

@@ -12,6 +12,28 @@ from ascend_recipes.registry.load import Registry, Table, load_registry
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.rows import ModelRow
 
+_LATENT: Mapping[str, Json] = {
+    "architectures": ["LatentForCausalLM"],
+    "model_type": "latent",
+    "num_hidden_layers": 4,
+    "hidden_size": 2048,
+    "intermediate_size": 4096,
+    "moe_intermediate_size": 1024,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "n_shared_experts": 1,
+    "max_position_embeddings": 10_000_000,
+    "vocab_size": 32000,
+    "num_nextn_predict_layers": 1,
+}
+
 STAND_INS: Mapping[str, Mapping[str, Json]] = {
     # Tiny, so that no size is too large for a device; head counts that most sizes divide.
     "dense": {
@@ -26,6 +48,9 @@ STAND_INS: Mapping[str, Mapping[str, Json]] = {
         "vocab_size": 32000,
         "num_nextn_predict_layers": 1,
     },
+    # Latent attention, with and without an index: half of the models that people serve.
+    "latent": _LATENT,
+    "indexed": {**_LATENT, "index_topk": 2048, "index_n_heads": 64, "index_head_dim": 128},
     "experts": {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",

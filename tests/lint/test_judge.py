@@ -314,3 +314,11 @@ def test_drafts_count_in_the_ladder():
     # Thirty tokens, and the last rung of whole requests below is 24.
     (found,) = [item for item in lint(decoding(10, MTP)) if item.id == "graph.off_stride"]
     assert "25 to 30" in found.message
+
+
+@pytest.mark.parametrize("key", ["enable_sparse_li_c8", "enable_sparse_sfa_c8"])
+def test_a_model_that_nobody_knows_may_have_any_attention(key):
+    """Idle without an index, needed with one: which of them a private path holds is not known."""
+    flags = f"--max-model-len 8192 --additional-config '{{\"{key}\": true}}'"
+    assert "config.sparse_idle" not in ids(f"vllm serve /models/mine {flags}")
+    assert "config.sparse_idle" in ids(f"vllm serve Qwen/Qwen3.5-27B {flags}")
