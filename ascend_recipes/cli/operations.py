@@ -63,9 +63,13 @@ def _body(
             }
             for row in rows
         ],
-        "providers": [asdict(state) for state in states.values()],
+        "providers": [_provider(state) for state in states.values()],
         "blockers": [item.to_json() for item in findings],
     }
+
+
+def _provider(state: ProviderState) -> dict[str, object]:
+    return asdict(state) | {"differences": [str(item) for item in state.differences]}
 
 
 def _matrix(rows: Sequence[ServedOperation]) -> Table:

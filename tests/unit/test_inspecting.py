@@ -171,7 +171,7 @@ def test_starter_recipe_plans_without_findings(tmp_path, findings, model, hardwa
 def test_starter_recipe_says_what_a_combination_lacks(model, hardware):
     with pytest.raises(RecipeError) as caught:
         starter_recipe(REGISTRY, model=model, hardware=hardware)
-    assert caught.value.findings[0].id in ("attention.no_backend", "init.no_checkpoint")
+    assert caught.value.findings[0].id in ("init.no_backend", "init.no_checkpoint")
 
 
 def test_init_writes_a_new_file_and_never_over_one(run, document, tmp_path):
