@@ -158,5 +158,7 @@ def _line_at(chunk: bytes, start: int) -> bytes:
 
 
 def _shown(line: bytes) -> str:
-    text = _COLOUR.sub("", line.decode("utf-8", errors="replace")).strip()
+    # A progress bar writes over itself; what is read on a terminal is its last state.
+    written = line.rstrip().rpartition(b"\r")[2]
+    text = _COLOUR.sub("", written.decode("utf-8", errors="replace")).strip()
     return text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"

@@ -12,6 +12,7 @@ _NUMBER = re.compile(r"\d{5,6}")
 _CODE = re.compile(r"[A-Z]{2,3}\d{4,5}")
 _ANCHOR = 4
 """Characters of a code that are looked for first: codes of one family share them."""
+_NO_PROCESS = r"(?<!pid=)(?<!PID:)(?<!PID: )"
 _ERROR_WORD = r"code|ret|result|err|acl|status|fail|except|memcpy|reason"
 _NEAR = r"[^\n]{0,24}?"
 """A number is an error code where a word of errors stands near it, and a token count elsewhere."""
@@ -72,6 +73,7 @@ def _literal(text: str, known: Known) -> Literal:
     encoded = text.encode()
     word = r"(?<![A-Za-z0-9.])" + re.escape(text) + r"(?![A-Za-z0-9])"
     if _NUMBER.fullmatch(text):
+        word = _NO_PROCESS + word
         near = f"(?i)(?:{_ERROR_WORD}){_NEAR}{word}|{word}{_NEAR}(?:{_ERROR_WORD})"
         return Literal(encoded[:_ANCHOR], encoded, re.compile(near.encode()), known)
     if _CODE.fullmatch(text):

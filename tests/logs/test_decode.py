@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -73,6 +74,17 @@ def test_places_and_counts_do_not_depend_on_the_pieces(lines, chunk, ended):
         )
     assert result.lines == len(text.split("\n")) - text.endswith("\n") if text else True
     assert result.size == len(text.encode())
+
+
+def test_a_healthy.txt_holds_no_errors():
+    """Lines of starts and serving as vLLM writes them, with the warnings that mean nothing."""
+    matches = decoded(Path(__file__).with_name("healthy.txt").read_bytes()).matches
+    assert [(item.name, item.message.severity) for item in matches] == [("few_open_files", "warn")]
+
+
+def test_a_progress_bar_does_not_hide_what_follows_it():
+    match = decoded(b"10%|#| 1/9\r20%|##| 2/9\r" + STREAMS.encode()).matches[0]
+    assert match.excerpt == STREAMS
 
 
 def test_what_is_shown_of_a_line_is_short_and_plain():
