@@ -86,17 +86,22 @@ def _texts(value: Value) -> list[str] | None:
 def _blocks(source: SourceText) -> Iterator[_Block]:
     """Fenced blocks; a fence closes with as many signs, whatever its indentation."""
     heading, tab, offset = "", "", 0
+    inside = 0
     block: _Block | None = None
     closing, indent = "", 0
     for line in source.text.split("\n"):
         if block is None:
+            if line.strip() and _width(line) < inside:
+                tab, inside = "", 0
             if fence := _FENCE.fullmatch(line):
                 indent, closing = len(fence.group(1)), fence.group(2)
                 block = _Block(_language(fence.group(3)), " / ".join(filter(None, (heading, tab))))
             elif title := _HEADING.match(line):
-                heading, tab = title.group(1).strip(), ""
+                heading, tab, inside = title.group(1).strip(), "", 0
             elif item := _TAB.match(line):
                 tab = item.group(1) or item.group(2) or ""
+                # What a tab of this spelling holds is indented; the other ends with its colons.
+                inside = _width(line) + 1 if item.group(1) else 0
         elif line.lstrip(" \t>").startswith(closing) and not line.strip(f" \t>{closing[0]}"):
             yield block
             block = None
@@ -106,6 +111,11 @@ def _blocks(source: SourceText) -> Iterator[_Block]:
         offset += len(line) + 1
     if block is not None:
         yield block
+
+
+def _width(line: str) -> int:
+    """Blanks in front of a line."""
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def _indentation(line: str, most: int) -> int:

@@ -177,7 +177,21 @@ def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool
     """Whether the file supports a finding: it is about no default and no unknown model."""
     if item.at in imported.assumed and not _follows(item, imported):
         return False
+    if _is_doubtful(item, imported):
+        return False
     return known_model or item.id.partition(".")[0] in FOR_ANY_MODEL
+
+
+def _is_doubtful(item: Finding, imported: ImportedCommand) -> bool:
+    """Whether a finding rests on what the name of the weights only suggests, or leaves open."""
+    stated = imported.overrides
+    if item.at == "checkpoint.dtype":
+        return item.at not in stated
+    if item.id == "scheduler.context_too_long":
+        return any(path.startswith("extra_args.hf_overrides") for path in stated)
+    # A path that only begins like a published name: the format of what it holds is a guess.
+    about_weights = item.id.startswith("quant.") or item.id == "drafter.weights_missing"
+    return about_weights and "checkpoint.path" in stated
 
 
 def _follows(item: Finding, imported: ImportedCommand) -> bool:

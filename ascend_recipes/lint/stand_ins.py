@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -81,6 +81,9 @@ class _WithStandIns(Table[ModelRow]):
 
     def __getitem__(self, key: str) -> ModelRow:
         return self._rows[key] if key in self._rows else self._known[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self._known, *self._rows))
 
 
 @cache

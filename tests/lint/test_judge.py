@@ -322,3 +322,56 @@ def test_a_model_that_nobody_knows_may_have_any_attention(key):
     flags = f"--max-model-len 8192 --additional-config '{{\"{key}\": true}}'"
     assert "config.sparse_idle" not in ids(f"vllm serve /models/mine {flags}")
     assert "config.sparse_idle" in ids(f"vllm serve Qwen/Qwen3.5-27B {flags}")
+
+
+def test_a_model_that_a_row_knows_is_judged_by_its_row():
+    """Heads of Qwen3.5-27B divide by 3, its layers of linear attention do not."""
+    command = "vllm serve {} --tensor-parallel-size 3 --max-model-len 8192"
+    for known in ("Qwen/Qwen3.5-27B", MODEL, "/data/Qwen3.5-27B-w8a8"):
+        assert "parallel.heads_not_divisible" in ids(command.format(known))
+    assert "parallel.heads_not_divisible" not in ids(command.format("/data/mine"))
+
+
+@pytest.mark.parametrize(
+    ("command", "id"),
+    [
+        # Only the beginning of the name is known: what its weights are is a guess.
+        ("vllm serve /data/DeepSeek-V4-Flash-test-w4a8 --tensor-parallel-size 8", "quant."),
+        # The configuration is changed: so may be the context that it admits.
+        (
+            "vllm serve Qwen/Qwen3.5-27B --tensor-parallel-size 4 --max-model-len 1010000 "
+            '--hf-overrides \'{"text_config": {"rope_parameters": {"factor": 4.0}}}\'',
+            "scheduler.context_too_long",
+        ),
+    ],
+)
+def test_a_name_supports_no_more_than_it_says(command, id):
+    assert not [name for name in ids(command) if name.startswith(id)]
+
+
+def test_what_the_name_says_is_judged():
+    command = "vllm serve Qwen/Qwen3.5-27B --tensor-parallel-size 4 --max-model-len 1010000"
+    assert "scheduler.context_too_long" in ids(command)
+
+
+TABS = """\
+=== "A2 series"
+
+    ```bash
+    {0} --port 1
+    ```
+
+Two machines of A3 are needed.
+
+```bash
+{0} --port 2
+```
+"""
+
+
+def test_a_tab_ends_with_its_indentation():
+    """Sixteen dies of two machines: too many for A2, and enough for the text behind the tab."""
+    command = f"{GOOD} --data-parallel-size 16 --data-parallel-size-local 8"
+    found = lint(TABS.format(command), suffix=".md")
+    lines = [item.source.line for item in found if item.id == "parallel.world_exceeds_nodes"]
+    assert lines == [4]
