@@ -41,6 +41,10 @@ def command(role, *flags, model=MODEL, quantization="ascend", **changed):
     return " \\\n  ".join(words) + "\n"
 
 
+def drafting(tokens):
+    return f'--speculative-config \'{{"method": "mtp", "num_speculative_tokens": {tokens}}}\''
+
+
 def found(text, suffix=".sh", version="main-2026-08"):
     reading = read_text("pd", text, suffix)
     return judge_reading("pd", reading, load_surface(version), [])
@@ -83,11 +87,7 @@ def test_what_the_transfers_disagree_about_is_found_at_its_line(prefill, decode,
         (["--block-size 128"], ["--block-size 64"], "pd.block_size"),
         (["--tensor-parallel-size 2"], ["--tensor-parallel-size 4"], "pd.tp_multiple"),
         (["--max-model-len 16384"], ["--max-model-len 8192"], "pd.context"),
-        (
-            ['--speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\''] * 1,
-            ['--speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\''] * 1,
-            "pd.spec_prefill",
-        ),
+        ([drafting(1)], [drafting(3)], "pd.spec_hybrid"),
         (
             ["--additional-config '{\"recompute_scheduler_enable\": true}'"],
             ["--additional-config '{\"recompute_scheduler_enable\": true}'"],
@@ -107,9 +107,11 @@ def test_a_fix_is_written_as_the_command_has_it():
 
 
 def test_a_finding_about_prefill_stands_in_the_prefill_command():
-    drafts = '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 3}\''
-    text = f"{command('producer', drafts)}\n{command('consumer', drafts)}"
-    assert ("pd.spec_prefill", 8) in together(text)
+    halves = [command(role, drafting(3), model="/data/mine") for role in ("producer", "consumer")]
+    assert ("pd.spec_prefill", 8) in together("\n".join(halves))
+    # Models with recurrent states need as many on both sides.
+    halves = [command(role, drafting(3)) for role in ("producer", "consumer")]
+    assert "pd.spec_prefill" not in {id for id, _ in together("\n".join(halves))}
 
 
 @pytest.mark.parametrize("order", [("producer", "consumer"), ("consumer", "producer")])
