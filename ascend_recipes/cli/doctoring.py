@@ -177,12 +177,13 @@ def _log_body(decoded: Decoded, name: str, findings: list[Finding]) -> dict[str,
 
 
 def _log_page(decoded: Decoded, findings: list[Finding], language: str) -> Iterator[Text]:
-    for number, item in enumerate(findings):
-        if number >= len(decoded.matches):
+    matches = {f"log.{item.name}": item for item in decoded.matches}
+    for item in findings:
+        if item.id not in matches:
             yield render_finding(item, language)
             continue
         text = render_finding(replace(item, source=None), language)
-        yield text.append(f"\n       {_seen(decoded.matches[number], language)}", style="dim")
+        yield text.append(f"\n       {_seen(matches[item.id], language)}", style="dim")
 
 
 def _seen(match: Match, language: str) -> str:

@@ -43,19 +43,27 @@ def log_findings(decoded: Decoded, path: str, recipe: RecipeAtHand | None) -> li
     if decoded.size == 0:
         return [finding("log.empty", path=path)]
     if not decoded.matches:
-        none = phrase("log.none")
-        unknown = finding(
-            "log.nothing_known",
-            source=Source(origin=path, line=decoded.lines),
-            lines=decoded.lines,
-            error=decoded.first_error or none,
-            last=decoded.last_line or none,
-        )
-        return [unknown]
-    return [
+        return [_nothing_known(decoded, path)]
+    found = [
         _finding(match, path, recipe, judged=place < _JUDGED)
         for place, match in enumerate(decoded.matches)
     ]
+    unknown = decoded.unknown
+    if any(match.is_cause for match in decoded.matches) or not (unknown and unknown.is_exception):
+        return found
+    source = Source(origin=path, line=unknown.line)
+    return [finding("log.unknown_error", source=source, error=unknown.excerpt), *found]
+
+
+def _nothing_known(decoded: Decoded, path: str) -> Finding:
+    none, unknown = phrase("log.none"), decoded.unknown
+    return finding(
+        "log.nothing_known",
+        source=Source(origin=path, line=unknown.line if unknown else decoded.lines),
+        lines=decoded.lines,
+        error=unknown.excerpt if unknown else none,
+        last=decoded.last_line or none,
+    )
 
 
 def _finding(match: Match, path: str, recipe: RecipeAtHand | None, *, judged: bool) -> Finding:

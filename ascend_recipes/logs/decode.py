@@ -15,7 +15,8 @@ _LONGEST_LINE = 1 << 20
 _EXCERPT = 240
 """Characters of a line that are shown."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_ERROR_LINES = (b"[ERROR]", b" ERROR ", b"Error: ")
+_EXCEPTIONS = (b"Error: ", b"Exception: ")
+_ERROR_LINES = (b"[ERROR]", b" ERROR ")
 
 
 @dataclass
@@ -44,6 +45,15 @@ class Match:
         return self.message.severity == "error" and not self.message.consequence
 
 
+@dataclass(frozen=True)
+class Unknown:
+    """A line that says it is an error and is none of the known messages."""
+
+    line: int
+    excerpt: str
+    is_exception: bool
+
+
 @dataclass
 class Decoded:
     """What a log says."""
@@ -54,8 +64,8 @@ class Decoded:
     size: int = 0
     """Bytes."""
     is_binary: bool = False
-    first_error: str = ""
-    """First line that calls itself an error, known or not."""
+    unknown: Unknown | None = None
+    """First exception, else first line of level error, that no message explains."""
     last_line: str = ""
 
 
@@ -75,7 +85,7 @@ def decode_log(stream: BinaryIO, terms: Mapping[bytes, tuple[Literal, ...]]) -> 
         matches=tuple(sorted(reader.found.values(), key=_rank)),
         lines=reader.lines,
         size=reader.size,
-        first_error=reader.first_error,
+        unknown=reader.unknown,
         last_line=reader.last_line,
     )
 
@@ -106,18 +116,20 @@ class _Reader:
     lines: int = 0
     size: int = 0
     found: dict[str, Match] = field(default_factory=dict)
-    first_error: str = ""
+    unknown: Unknown | None = None
     last_line: str = ""
 
     def read(self, chunk: bytes) -> None:
         """Look through lines that end in this chunk."""
         hits = self._hits(chunk)
         number, position = self.lines + 1, 0
+        explained = set()
         for start in sorted(hits):
             number += chunk.count(b"\n", position, start)
             position = start
-            self._note(_line_at(chunk, start), hits[start], number)
-        self._note_errors(chunk)
+            if self._note(_line_at(chunk, start), hits[start], number):
+                explained.add(start)
+        self._note_unknown(chunk, explained)
         self.lines += chunk.count(b"\n") + (not chunk.endswith(b"\n"))
         self.size += len(chunk)
         self.last_line = _shown(chunk.rstrip()[-_EXCERPT * 4 :].rpartition(b"\n")[2])
@@ -133,7 +145,8 @@ class _Reader:
                 position = chunk.find(anchor, end) if end >= 0 else -1
         return hits
 
-    def _note(self, line: bytes, literals: list[Literal], number: int) -> None:
+    def _note(self, line: bytes, literals: list[Literal], number: int) -> bool:
+        """Whether a message explains the line."""
         named = {item.known.name: item.known for item in literals if item.is_in(line)}
         text = line.decode("utf-8", errors="replace") if named else ""
         meant = [known for known in named.values() if known.explains(text)]
@@ -143,13 +156,34 @@ class _Reader:
                 match.count += 1
             else:
                 self.found[known.name] = Match(known, number, _shown(line))
+        return bool(meant)
 
-    def _note_errors(self, chunk: bytes) -> None:
-        if self.first_error:
+    def _note_unknown(self, chunk: bytes, explained: set[int]) -> None:
+        if self.unknown is not None and self.unknown.is_exception:
+            return
+        raised = [start for text in _EXCEPTIONS for start in _first_line(chunk, text, explained)]
+        if raised:
+            self.unknown = self._unknown_at(chunk, min(raised), is_exception=True)
             return
         places = [place for text in _ERROR_LINES if (place := chunk.find(text)) >= 0]
-        if places:
-            self.first_error = _shown(_line_at(chunk, chunk.rfind(b"\n", 0, min(places)) + 1))
+        if places and self.unknown is None:
+            start = chunk.rfind(b"\n", 0, min(places)) + 1
+            self.unknown = self._unknown_at(chunk, start, is_exception=False)
+
+    def _unknown_at(self, chunk: bytes, start: int, *, is_exception: bool) -> Unknown:
+        number = self.lines + 1 + chunk.count(b"\n", 0, start)
+        return Unknown(number, _shown(_line_at(chunk, start)), is_exception)
+
+
+def _first_line(chunk: bytes, text: bytes, without: set[int]) -> Iterator[int]:
+    """Start of the first line with a text that is not among some lines."""
+    place = chunk.find(text)
+    while place >= 0:
+        start = chunk.rfind(b"\n", 0, place) + 1
+        if start not in without:
+            yield start
+            return
+        place = chunk.find(text, place + 1)
 
 
 def _line_at(chunk: bytes, start: int) -> bytes:

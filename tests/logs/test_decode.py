@@ -76,7 +76,7 @@ def test_places_and_counts_do_not_depend_on_the_pieces(lines, chunk, ended):
     assert result.size == len(text.encode())
 
 
-def test_a_healthy.txt_holds_no_errors():
+def test_a_healthy_log_holds_no_errors():
     """Lines of starts and serving as vLLM writes them, with the warnings that mean nothing."""
     matches = decoded(Path(__file__).with_name("healthy.txt").read_bytes()).matches
     assert [(item.name, item.message.severity) for item in matches] == [("few_open_files", "warn")]
@@ -104,6 +104,29 @@ def test_without_a_known_line_the_first_error_and_the_last_words_are_told():
     assert "[ERROR] strange" in item.why
     assert "bye" in item.why
     assert "[ERROR] strange" in item.why_zh
+
+
+def test_an_unknown_exception_comes_before_what_only_follows():
+    text = f"ok\n(EngineCore pid=1) ERROR x\n[core.py:1] AttributeError: no such thing\n{DEAD}\n"
+    first, second = log_findings(decoded(text), "x.log", None)
+    assert (first.id, first.severity, str(first.source)) == (
+        "log.unknown_error",
+        "error",
+        "x.log:3",
+    )
+    assert "AttributeError: no such thing" in first.message
+    assert second.id == "log.engine_dead"
+
+
+def test_a_known_cause_needs_no_unknown_one():
+    text = f"KeyError: 'a'\n{WINDOW}\n{DEAD}\n"
+    found = log_findings(decoded(text), "x.log", None)
+    assert [item.id for item in found] == ["log.dispatch_window", "log.engine_dead"]
+
+
+def test_an_exception_beats_a_line_of_level_error():
+    result = decoded("[ERROR] first\nmore\nValueError: second\nTypeError: third\n")
+    assert (result.unknown.line, result.unknown.excerpt) == (3, "ValueError: second")
 
 
 @pytest.mark.parametrize(
