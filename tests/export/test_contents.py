@@ -258,6 +258,17 @@ def test_pods_behind_the_router_have_names():
     assert service["spec"]["selector"]["app.kubernetes.io/component"] == "router"
 
 
+def test_a_pod_alone_asks_nobody_for_its_address():
+    words = ("parallel.tp=2", "parallel.dp=2")
+    for recipe, variable in (
+        ("qwen3_5_27b_w8a8_a3_2n_pd", "${POD_IP}"),
+        (MANY_RANKS, "${LWS_LEADER_ADDRESS}"),
+    ):
+        found = scripts(recipe, "k8s", *(words if variable == "${POD_IP}" else ()))
+        text = next(text for name, text in found.items() if "prefill" in name)
+        assert set(re.findall(r'--data-parallel-address "(.*)"', text)) == {variable}
+
+
 @pytest.mark.parametrize(
     ("recipe", "words", "resource"),
     [
