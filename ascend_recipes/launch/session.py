@@ -295,8 +295,10 @@ class Session:
         ended.watcher.poll()
         log, status = ended.spec.log, ended.tree.returncode
         if self.receipts and (notice := find_death_notice(log)):
-            code = ExitCode.LAUNCH
-            return recipe_error("launch.process_died", exit_code=code, notice=notice, log=log)
+            lost = phrase("launch.noticed", notice=notice)
+            return recipe_error(
+                "launch.process_lost", exit_code=ExitCode.LAUNCH, lost=lost, log=log
+            )
         if self.receipts:
             return recipe_error("launch.ended", exit_code=ExitCode.LAUNCH, status=status, log=log)
         item = decode_failure(log, status)
@@ -307,11 +309,10 @@ class Session:
         return RecipeError((item,), ExitCode.LAUNCH)
 
     def _loss(self, receipt: Receipt) -> RecipeError:
-        rank, code, log = receipt.rank, ExitCode.LAUNCH, self._folder.log
+        rank, log = receipt.rank, self._folder.log
         who = phrase("receipt.core") if rank is None else phrase("receipt.worker", rank=rank)
-        return recipe_error(
-            "launch.process_lost", exit_code=code, who=who, pid=receipt.pid, log=log
-        )
+        lost = phrase("launch.unasked", who=who, pid=receipt.pid)
+        return recipe_error("launch.process_lost", exit_code=ExitCode.LAUNCH, lost=lost, log=log)
 
 
 def _matters(receipt: Receipt) -> bool:
