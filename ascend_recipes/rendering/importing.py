@@ -192,6 +192,8 @@ class _Importer:
             if flags.get("--quantization") == method:
                 flags.pop("--quantization", None)
         self.overrides["drafter.kind"] = self._drafter(flags)
+        if flags.get("--enforce-eager") is True:
+            self.overrides["graph.kind"] = "none"
         self._read_row(flags)
 
     def _drafter(self, flags: Mapping[str, Json]) -> Json:

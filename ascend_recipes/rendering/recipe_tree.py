@@ -169,10 +169,10 @@ def _split(tree: Tree, roles: Mapping[RoleName, _Role], dies: int, findings: lis
     if "env" in shared:
         tree["env"] = shared["env"]
     findings.extend(_disagreements(prefill, decode))
+    transfers = _transfers(roles)
     for role in _SPLIT:
         entry = entries[role]
-        transfer = roles[role].leader.overrides.get(f"roles.{role}.transfer")
-        entry["transfer"] = transfer or _partner(roles, role)
+        entry["transfer"] = transfers[role]
         if roles[role].instances > 1:
             entry["instances"] = roles[role].instances
         parallel = _mapping(roles[role].tree.get("parallel"))
@@ -180,12 +180,23 @@ def _split(tree: Tree, roles: Mapping[RoleName, _Role], dies: int, findings: lis
     return {role: entries[role] for role in _SPLIT}
 
 
-def _partner(roles: Mapping[RoleName, _Role], role: RoleName) -> Json:
-    other: RoleName = "decode" if role == "prefill" else "prefill"
-    spec = _mapping(roles[other].leader.overrides.get(f"roles.{other}.transfer"))
-    number = spec.get("engine_id", 0)
-    assert isinstance(number, int)
-    return {"connector": spec.get("connector", ""), "engine_id": 0 if number else 1}
+def _transfers(roles: Mapping[RoleName, _Role]) -> dict[RoleName, Tree]:
+    """Both ends of the transfer; a number that nobody states is the first that is free.
+
+    Where a command states none, vLLM draws one at random (vllm/config/kv_transfer.py).
+    """
+    specs: dict[RoleName, Tree] = {
+        role: {**_mapping(roles[role].leader.overrides.get(f"roles.{role}.transfer"))}
+        for role in _SPLIT
+    }
+    for role, other in zip(_SPLIT, reversed(_SPLIT), strict=True):
+        mine, theirs = specs[role], specs[other]
+        mine.setdefault("connector", theirs.get("connector", ""))
+        taken, free = theirs.get("engine_id"), 0
+        if isinstance(taken, int) and roles[role].instances > taken:
+            free = taken + roles[other].instances
+        mine.setdefault("engine_id", free)
+    return specs
 
 
 def _changes(section: str, mine: Tree, theirs: Tree) -> Tree:

@@ -7,11 +7,12 @@ import yaml
 
 from ascend_recipes.cli.main import main
 
+GRAPHS = """--compilation-config '{"cudagraph_mode": "FULL_DECODE_ONLY"}' """
 COMMON = (
     "--quantization ascend --max-model-len 65536 --max-num-batched-tokens 4096 --max-num-seqs 16 "
     "--block-size 128 --gpu-memory-utilization 0.9 --enable-expert-parallel "
     "--no-enable-prefix-caching "
-    """--compilation-config '{"cudagraph_mode": "FULL_DECODE_ONLY"}' """
+    f"{GRAPHS}"
 )
 MODEL = "Eco-Tech/DeepSeek-V4-Flash-w8a8-mtp"
 
@@ -73,6 +74,52 @@ def test_scripts_of_two_roles_become_one_recipe(script, capsys):
     }
     assert (merged["prefill"]["tp"], merged["prefill"]["dp"]) == (4, 4)
     assert (merged["decode"]["tp"], merged["decode"]["dp"]) == (1, 16)
+
+
+TRANSFER = """--kv-transfer-config '{"kv_connector": "MooncakeConnectorV1", "kv_role": "%s"%s}'"""
+
+
+@pytest.mark.parametrize(
+    ("producers", "consumers", "first"),
+    [
+        ((None,), (None,), (0, 1)),
+        ((3,), (None,), (3, 0)),
+        ((None,), (0,), (1, 0)),
+        ((0, 1), (None,), (0, 2)),
+        ((1, 2), (None,), (1, 0)),
+    ],
+)
+def test_engines_without_numbers_get_free_ones(script, capsys, producers, consumers, first):
+    scripts = []
+    for role, kind, ids in (
+        ("prefill", "kv_producer", producers),
+        ("decode", "kv_consumer", consumers),
+    ):
+        for number, engine in enumerate(ids):
+            stated = "" if engine is None else f', "engine_id": "{engine}"'
+            scripts.append(script(f"{role}{number}.sh", serve(more=TRANSFER % (kind, stated))))
+    main(["import", *map(str, scripts), "hardware=a3", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    roles = document["recipe"]["roles"]
+    got = tuple(roles[role]["transfer"]["engine_id"] for role in ("prefill", "decode"))
+    assert got == first
+    assert "pd.engine_id" not in {item["id"] for item in document["findings"]}
+
+
+@pytest.mark.parametrize("eager_first", [True, False])
+def test_keys_of_graphs_stay_keys_where_prefill_is_eager(script, capsys, eager_first):
+    compiler = (
+        """--additional-config '{"ascend_compilation_config":{"enable_npugraph_ex":false}}'"""
+    )
+    words = ["--enforce-eager", compiler] if eager_first else [compiler, "--enforce-eager"]
+    more = " ".join(words) + " " + TRANSFER
+    prefill = script("p.sh", serve(more=more % ("kv_producer", "")).replace(GRAPHS, ""))
+    decode = script("d.sh", serve(more=f"{compiler} {TRANSFER}" % ("kv_consumer", "")))
+    main(["import", str(prefill), str(decode), "hardware=a3", "--json"])
+    recipe = json.loads(capsys.readouterr().out)["recipe"]
+    assert recipe["graph"] == {"kind": "none"}
+    assert recipe["roles"]["decode"]["graph"]["kind"] == "full_decode"
+    assert recipe["roles"]["decode"]["graph"]["compiler_fusion"] is False
 
 
 @pytest.mark.parametrize("words", [[], ["nowhere.sh", "hardware=a3"]])
