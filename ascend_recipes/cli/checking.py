@@ -44,14 +44,15 @@ class Verdict:
 def check_all(
     words: Sequence[str], config_dirs: Sequence[Path], *, workers: int | None = None
 ) -> list[Verdict]:
-    """Plan every recipe of the search path with the same overrides.
+    """Plan every recipe with the same overrides: those of the user's folders, or else ours.
 
     Args:
         words: Overrides that apply to each recipe.
-        config_dirs: Further folders with recipes and presets.
+        config_dirs: Further folders with recipes and presets; the recipes in them alone are
+            checked, where there are some.
         workers: Processes; as many as there are cores unless given.
     """
-    names = [entry.name for entry in recipe_names(config_dirs)]
+    names = names_to_check(config_dirs)
     workers = min(workers or len(os.sched_getaffinity(0)), len(names))
     check = partial(_check, words=tuple(words), config_dirs=tuple(config_dirs))
     if workers < 2:
@@ -61,6 +62,14 @@ def check_all(
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         return list(pool.map(check, names, chunksize=4))
+
+
+def names_to_check(config_dirs: Sequence[Path]) -> list[str]:
+    """Recipes of a user's folders; where these hold none, every recipe that can be named."""
+    entries = recipe_names(config_dirs)
+    folders = [folder.resolve() for folder in config_dirs]
+    own = [entry for entry in entries if entry.path.parents[1].resolve() in folders]
+    return [entry.name for entry in own or entries]
 
 
 def _check(name: str, *, words: tuple[str, ...], config_dirs: tuple[Path, ...]) -> Verdict:

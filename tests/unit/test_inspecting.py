@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from ascend_recipes.cli.checking import Verdict, check_all
+from ascend_recipes.cli.checking import Verdict, check_all, names_to_check
 from ascend_recipes.cli.main import main
 from ascend_recipes.commands.completion import SCRIPTS
 from ascend_recipes.commands.init import starter_recipe
@@ -212,6 +212,18 @@ def test_check_all_covers_every_recipe_in_parallel_and_alone(document):
     tree = document("check", "--all")
     assert [item["recipe"] for item in tree["recipes"]] == [item.name for item in recipe_names()]
     assert all(item["digest"] and not item["findings"] for item in tree["recipes"])
+
+
+def test_check_all_with_a_folder_checks_the_recipes_in_it(document, tmp_path):
+    place = ["--config-dir", str(tmp_path)]
+    (tmp_path / "recipe").mkdir()
+    # A folder without recipes brings presets or rows: then every recipe is meant.
+    assert names_to_check((tmp_path,)) == [item.name for item in recipe_names()]
+    (tmp_path / "recipe" / "ours.yaml").write_text(
+        "# @package _global_\ndefaults: [glm_5_w4a8_a2]\n"
+    )
+    tree = document("check", "--all", *place)
+    assert [item["recipe"] for item in tree["recipes"]] == ["ours"]
 
 
 def test_check_all_reports_refusals(tmp_path):
