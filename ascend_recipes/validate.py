@@ -53,7 +53,8 @@ def _role_findings(recipe: Recipe, composition: Composition) -> Iterator[Finding
             for item in error.errors():
                 found = _finding(item, composition)
                 at = f"roles.{role}.{found.at}"
-                yield replace(found, at=at, source=composition.source(at))
+                fix = found.fix.replace(f"~{found.at}", f"~{at}")
+                yield replace(found, at=at, fix=fix, source=composition.source(at))
 
 
 def section_fields(section: str, kind: str) -> set[str] | None:
@@ -149,11 +150,14 @@ def _unknown(
     close = difflib.get_close_matches(path[-1], known, n=1)
     where = ".".join(path[:-1]) or "recipe"
     suggestion = ".".join((*path[:-1], close[0])) if close else ""
+    source = composition.source(dotted)
+    typed = source is not None and source.origin == COMMAND_LINE
     return finding(
         "schema.unknown_key",
         at=dotted,
-        source=composition.source(dotted),
-        fix=None if suggestion else "",
+        source=source,
+        # A field of another kind, as after `drafter=none`, has no other name: it goes.
+        fix=None if suggestion else f"~{dotted}" if typed else "",
         suggestion=suggestion,
         path=dotted,
         section=where,

@@ -107,6 +107,19 @@ def spreads_evenly(view: Recipe) -> bool:
     return view.parallel.dp % view.nodes == 0 or view.parallel.dp == 1
 
 
+def fitting_nodes(view: Recipe, dies_per_node: int) -> int | None:
+    """The fewest machines that hold the world in equal shares; none where no number does.
+
+    Args:
+        view: an instance of a role.
+        dies_per_node: dies of one machine.
+    """
+    parallel = view.parallel
+    needed = -(-parallel.world_size // dies_per_node)
+    whole = parallel.dp if parallel.dp > 1 else parallel.world_size
+    return next((nodes for nodes in range(needed, whole + 1) if whole % nodes == 0), None)
+
+
 def shares_evenly(view: Recipe) -> bool:
     """Whether machines that share one replica get the same number of its dies."""
     return view.parallel.dp > 1 or view.parallel.world_size % view.nodes == 0

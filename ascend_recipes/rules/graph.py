@@ -61,14 +61,17 @@ def sizes_fit_decode(resolved: ResolvedRecipe) -> Iterator[Finding]:
             query=query,
             taken=taken,
         )
-    elif graph.kind == "full" and query > 1 and query not in graph.capture_sizes:
-        yield finding(
-            "graph.spec_min",
-            at="graph.capture_sizes",
-            fix=_sizes(_whole((query, *graph.capture_sizes), capture_demand(resolved).split_over)),
-            query=query,
-            smallest=min(graph.capture_sizes),
-        )
+    elif graph.kind == "full" and query > 1:
+        # Where tokens are split over dies, one request is padded to a multiple of them.
+        smallest = capture_demand(resolved).stride
+        if smallest not in graph.capture_sizes:
+            yield finding(
+                "graph.spec_min",
+                at="graph.capture_sizes",
+                fix=_sizes(sorted({smallest, *graph.capture_sizes})),
+                query=smallest,
+                smallest=min(graph.capture_sizes),
+            )
 
 
 def sizes_off_requests(resolved: ResolvedRecipe) -> list[int]:

@@ -64,11 +64,13 @@ def world_fits_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
     parallel = resolved.recipe.parallel
     dies = resolved.hardware.dies_per_node * resolved.recipe.nodes
     if parallel.world_size > dies:
-        needed = -(-parallel.world_size // resolved.hardware.dies_per_node)
+        from ascend_recipes.rendering.topology import fitting_nodes
+
+        fitting = fitting_nodes(resolved.recipe, resolved.hardware.dies_per_node)
         yield finding(
             "parallel.world_exceeds_nodes",
             at="parallel.tp",
-            fix=f"nodes={needed}",
+            fix=f"nodes={fitting}" if fitting else "",
             tp=parallel.tp,
             dp=parallel.dp,
             pp=parallel.pp,

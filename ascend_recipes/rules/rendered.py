@@ -105,26 +105,14 @@ def arguments_are_stated_once(resolved: ResolvedRecipe) -> Iterator[Finding]:
 @holds("vllm_ascend")
 def replicas_spread_over_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Every node gets the same number of replicas, or all share one."""
-    from ascend_recipes.rendering.topology import shares_evenly, spreads_evenly
+    from ascend_recipes.rendering.topology import fitting_nodes, shares_evenly, spreads_evenly
 
     recipe = resolved.recipe
+    fitting = fitting_nodes(recipe, resolved.hardware.dies_per_node)
+    fix = f"nodes={fitting}" if fitting else ""
     if not shares_evenly(recipe):
         world = recipe.parallel.world_size
-        fitting = max(n for n in range(1, recipe.nodes + 1) if world % n == 0)
-        yield finding(
-            "rendering.nodes_share",
-            at="nodes",
-            fix=f"nodes={fitting}",
-            world=world,
-            nodes=recipe.nodes,
-        )
+        yield finding("rendering.nodes_share", at="nodes", fix=fix, world=world, nodes=recipe.nodes)
     if not spreads_evenly(recipe):
         dp = recipe.parallel.dp
-        fitting = max(n for n in range(1, recipe.nodes + 1) if dp % n == 0)
-        yield finding(
-            "rendering.nodes_uneven",
-            at="nodes",
-            fix=f"nodes={fitting}",
-            dp=dp,
-            nodes=recipe.nodes,
-        )
+        yield finding("rendering.nodes_uneven", at="nodes", fix=fix, dp=dp, nodes=recipe.nodes)

@@ -10,6 +10,7 @@ import shlex
 from collections import Counter
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from ascend_recipes.commands.changes import field_at
 from ascend_recipes.errors import RecipeError, Severity
 from ascend_recipes.paths import PACKAGE
 from ascend_recipes.schema.recipe import Recipe
-from ascend_recipes.trial import override_words
+from ascend_recipes.trial import Bench, override_words
 from tests.rules.test_examples import EXAMPLES
 from tests.rules.test_no_false_alarms import DEPLOYMENTS, RECIPES
 
@@ -143,3 +144,64 @@ ROOTS = [(name,) for name in RECIPES] + sorted(set(DEPLOYMENTS))
 def test_applied_fixes_remove_their_finding_and_add_no_error(words):
     broken, _ = broken_fixes(words)
     assert broken == []
+
+
+ASCEND = "runtime=vllm_ascend"
+COMPANIONS = [
+    # What one rule proposes, with what its neighbours then want.
+    (
+        "cache.state_mode",
+        "recipe=qwen3_5_27b_a2 cache.state_mode=none scheduler.max_num_batched_tokens=512",
+        "cache.state_mode=align scheduler.max_num_batched_tokens=896",
+    ),
+    (
+        "moe.fused_drafter",
+        f"recipe=qwen3_5_397b_a17b_w8a8_a3 {ASCEND} env.HCCL_BUFFSIZE=100",
+        "moe.fused_communication=false env.HCCL_BUFFSIZE=320",
+    ),
+    (
+        "parallel.sfa_dcp",
+        f"recipe=glm_5_2_w4a8_a3_4n_pd {ASCEND} roles.decode.parallel.dcp=2",
+        "roles.decode.parallel.dcp=1",
+    ),
+    (
+        "attention.kind_not_offered",
+        f"recipe=glm_5_1_w8a8_a3 {ASCEND} attention=mla parallel.dcp=8",
+        "attention=sfa parallel.dcp=16",
+    ),
+    ("parallel.world_exceeds_nodes", f"recipe=qwen3_5_27b_a2 {ASCEND} parallel.dp=5", "nodes=5"),
+    # An earlier stage hides what the rules say of the same deployment: both are said at once.
+    (
+        "drafter.query_tokens",
+        f"recipe=qwen3_5_27b_a2 {ASCEND} drafter=dspark drafter.num_draft_tokens=20",
+        "drafter.num_draft_tokens=15",
+    ),
+    (
+        "schema.unknown_key",
+        "recipe=qwen3_6_27b_w8a8_a3 drafter.num_draft_tokens=3 drafter=none",
+        "~drafter.num_draft_tokens",
+    ),
+    # No number of machines holds two replicas of thirty-two dies in equal shares.
+    (
+        "rendering.nodes_uneven",
+        f"recipe=kimi_k3_w4a8_a3_4n {ASCEND} parallel.tp=32 parallel.dp=2 nodes=3",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(("id", "words", "fix"), COMPANIONS, ids=lambda text: text[:40])
+def test_a_fix_brings_what_else_must_change_and_is_left_out_where_nothing_helps(id, words, fix):
+    words = tuple(words.split())
+    (found,) = {item for item in judged(words)[0] if item.id == id}
+    assert found.fix == fix
+    assert broken_fixes(words)[0] == []
+
+
+def test_fixes_as_rules_propose_them_would_not_all_hold():
+    words = tuple(COMPANIONS[0][1].split())
+    raw = next(item for item in Bench()(words).findings if item.id == "cache.state_mode")
+    after = judged((*words, *override_words(raw.fix)))[0]
+    assert {item.id for item in after if item.severity is Severity.ERROR} == {
+        "cache.aligned_block_exceeds_batch"
+    }
