@@ -138,10 +138,15 @@ def _in_all_roles(item: Finding, recipe: Recipe) -> Finding:
 def _in_role(item: Finding, role: RoleName, recipe: Recipe) -> Finding:
     """Say which role is meant; change the role alone, whoever set the value."""
     at = f"roles.{role}.{item.at}" if _overrides(recipe, role, item.at) else item.at
+    fix, fix_zh = (
+        " ".join(_role_word(word, role, recipe) for word in text.split(" "))
+        for text in (item.fix, item.fix_zh)
+    )
     return replace(
         item,
         at=at,
-        fix=" ".join(_role_word(word, role, recipe) for word in item.fix.split(" ")),
+        fix=fix,
+        fix_zh=fix_zh,
         message=f"{role}: {item.message}",
         message_zh=item.message_zh and f"{role}：{item.message_zh}",
     )
