@@ -229,3 +229,16 @@ def test_a_job_ends_with_a_process_that_crashes(cluster):
     assert time.monotonic() - began < SECONDS / 2, "nobody waits for servers that cannot answer"
     assert "a process ended" in cluster.output.read_text()
     until(lambda: not cluster.servers(), "no server is left")
+
+
+def test_a_job_ends_when_a_server_leaves_before_it_is_ready(cluster):
+    cluster.behave(**{"prefill-0": "hang"})
+    job = cluster.start("job.sbatch", **JOB)
+    until(lambda: "started prefill-0" in cluster.events(), "the server starts")
+    record = cluster.records / "prefill-0.worker"
+    until(record.exists, "the server takes signals")
+    time.sleep(0.5)
+    os.kill(json.loads((cluster.records / "prefill-0.json").read_text())["pid"], signal.SIGTERM)
+    assert job.wait(SECONDS) == 1
+    assert "drained prefill-0" in cluster.events()
+    until(lambda: not cluster.servers(), "no server is left")
