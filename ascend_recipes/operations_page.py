@@ -29,6 +29,7 @@ def operations_page(registry: Registry) -> str:
         "## Who serves what\n\n" + _matrix(registry, rows, hardware),
         "## Other bindings\n\n" + _others(rows),
         "## Vendor operators\n\n" + _operators(registry),
+        "## What users of the vendor meet and we refuse\n\n" + _reasons(registry),
         "## What was read\n\n" + _readings(registry),
         "## Least work of one call\n\n" + _costs(registry),
         "## Providers\n\n" + _providers(registry),
@@ -86,6 +87,25 @@ def _operators(registry: Registry) -> str:
                 str(len(row.not_emulated)),
             ]
             for key, row in rows
+        ),
+    )
+
+
+def _reasons(registry: Registry) -> str:
+    head = (
+        "No call of ours needs what follows: forms that vllm-ascend calls for weights or models "
+        "that no recipe serves so, and forms that the documentation leaves open. Weight-only "
+        "linears (W8A16 and W4A16, `npu_weight_quant_batchmatmul`) have no row: no weights of "
+        "[registry/models](../registry/models) need them.\n\n"
+    )
+    rows = {key: registry.operators[key] for key in registry.operators}
+    return head + _markdown(
+        ["operator", "argument", "not emulated", "why nobody here needs it"],
+        (
+            [f"`{row.symbol}`", f"`{entry.argument}`", entry.says, entry.because]
+            for row in rows.values()
+            for entry in row.not_emulated
+            if entry.because is not None
         ),
     )
 

@@ -1,6 +1,6 @@
-"""Emulated fused infer attention: TND and BSND, dense or paged, grouped heads, modes 0, 2, 3, 4."""
+"""Emulated fused infer attention: packed or padded, dense or paged, grouped heads, modes 0 to 4."""
 
-# Shapes: T tokens (in layout BSND rows of the batch, padding included), N query heads, K kv heads,
+# Shapes: T tokens (padded: rows of the batch, padding included), N query heads, K kv heads,
 #         G query heads of a kv head, D head dim, E value dim, B blocks, P block size, M rows of a
 #         product or blocks of a request, R requests of a group, Q queries, L keys
 
@@ -12,14 +12,19 @@ import torch
 from torch import Tensor
 
 from ascend_recipes.emulation.attention_arguments import (
-    UNLIMITED,
-    Sparsity,
+    check_heads,
     check_layout,
     check_lengths,
-    check_padded_keys,
     check_paging,
+    check_query,
     check_tensors,
-    read_sparsity,
+)
+from ascend_recipes.emulation.attention_layouts import (
+    PACKED,
+    as_keys,
+    as_log_sum_exp,
+    as_output,
+    as_rows,
 )
 from ascend_recipes.emulation.attention_lengths import (
     NAME,
@@ -27,11 +32,15 @@ from ascend_recipes.emulation.attention_lengths import (
     read_packed_lengths,
     read_padded_lengths,
 )
+from ascend_recipes.emulation.attention_masks import UNLIMITED, Sparsity, read_sparsity
 from ascend_recipes.emulation.refusal import check, check_unset
 from ascend_recipes.emulation.undefined import poison
 
 QUERY_TILE = 256
 """Queries whose scores are held at once, to bound memory in long prefills."""
+
+ROWS_CORRECTED = 2
+"""Bit of `inner_precise` that corrects rows without keys."""
 
 TOGETHER = 16
 """Longest query for which requests share one computation; longer ones would waste padding."""
@@ -61,42 +70,56 @@ def fused_infer_attention_score(
     value_antiquant_mode: int = 0,
     **unsupported: Any,
 ) -> tuple[Tensor, Tensor]:
-    """`npu::npu_fused_infer_attention_score` for layouts TND and BSND.
+    """`npu::npu_fused_infer_attention_score` for layouts TND, BSND, BSH, BNSD and BNSD_BSND.
 
     Returns:
-        Attention [T, N, E] or [B, S, N, E], undefined behind a request's queries, and, with
-        `softmax_lse_flag`, the log-sum-exp [T, N, 1] or [B, N, S, 1] in float32, else one zero.
+        Attention in the layout of the query (BSND for BNSD_BSND), undefined behind a request's
+        queries and where the caller's own mask hides every key and rows are not corrected; and,
+        with `softmax_lse_flag`, the log-sum-exp [T, N, 1] or [B, N, S, 1] in float32, else a zero.
     """
     check_unset(NAME, **unsupported)
     _check_modes(antiquant_mode, key_antiquant_mode, value_antiquant_mode)
     check_layout(input_layout)
     kv_heads = num_key_value_heads or num_heads
-    check_tensors(query, key, value, num_heads, kv_heads, input_layout)
-    padded = input_layout == "BSND"
-    if padded and block_table is None:
-        check_padded_keys(query, key, kv_heads)
+    check_tensors(query, key, value)
+    check_heads(num_heads, kv_heads)
+    query = as_rows(query, num_heads, input_layout)
+    check_query(query, num_heads, input_layout)
+    padded, paged = input_layout != PACKED, block_table is not None
+    if padded and not paged:
+        key, value = (as_keys(part, query, kv_heads, input_layout) for part in (key, value))
     read = read_padded_lengths if padded else read_packed_lengths
     batch = read(query, key, actual_seq_lengths, actual_seq_lengths_kv, block_table)
-    check_lengths(query, key, batch, input_layout, block_table is not None)
+    check_lengths(query, key, batch, input_layout, paged)
     _check_precision(inner_precise, batch)
+    columns = None
     if block_table is not None:
         width = query.shape[-1]
         check_paging(key, block_table, batch, kv_heads, width, block_size, input_layout)
+        columns = block_table.shape[1] * block_size
     bounds = (pre_tokens, next_tokens)
-    sparsity = read_sparsity(sparse_mode, atten_mask, *bounds, batch, input_layout)
+    sparsity = read_sparsity(sparse_mode, atten_mask, *bounds, batch, input_layout, columns)
     value_dim = _value_dim(value, kv_heads, block_table)
-    if padded and block_table is None:
+    if padded and not paged:
         key, value = key.flatten(0, 1), value.flatten(0, 1)
     rows_TND = query.flatten(0, 1) if padded else query
     out_TNE, lse_TN = _outputs(rows_TND, value_dim, batch)
     for requests in _group(batch):
         key_KRLD, value_KRLE = _collect(key, value, batch, requests, block_table, kv_heads)
         _attend(rows_TND, key_KRLD, value_KRLE, batch, requests, sparsity, scale, out_TNE, lse_TN)
-    out = out_TNE.view(*query.shape[:-1], value_dim)
+    if sparsity.hidden is not None and inner_precise < ROWS_CORRECTED:
+        _forget(out_TNE, lse_TN)
+    out = as_output(out_TNE.view(*query.shape[:-1], value_dim), input_layout)
     if not softmax_lse_flag:
         return out, torch.zeros(1)
-    lse = lse_TN.view(query.shape[:-1])[..., None]
-    return out, lse.transpose(1, 2).contiguous() if padded else lse
+    return out, as_log_sum_exp(lse_TN.view(query.shape[:-1])[..., None], input_layout)
+
+
+def _forget(out_TNE: Tensor, lse_TN: Tensor) -> None:
+    """Rows whose every key is hidden are promised only with the correction of rows."""
+    hidden_TN = lse_TN == -torch.inf
+    out_TNE[hidden_TN] = poison(out_TNE.dtype)
+    lse_TN[hidden_TN] = poison(lse_TN.dtype)
 
 
 def _check_precision(inner_precise: int, batch: Batch) -> None:
@@ -142,11 +165,15 @@ def fused_infer_attention_score_meta(
     """Shapes of `npu_fused_infer_attention_score`."""
     check_layout(input_layout)
     kv_heads = num_key_value_heads or num_heads
-    out = query.new_empty(*query.shape[:-1], _value_dim(value, kv_heads, block_table))
+    rows = as_rows(query, num_heads, input_layout)
+    padded = input_layout != PACKED and block_table is None
+    dense = as_keys(value, rows, kv_heads, input_layout) if padded else value
+    out = rows.new_empty(*rows.shape[:-1], _value_dim(dense, kv_heads, block_table))
+    out = as_output(out, input_layout)
     if not softmax_lse_flag:
         return out, query.new_empty((1,), dtype=torch.float32)
-    rows = query.transpose(1, 2) if input_layout == "BSND" else query
-    return out, query.new_empty((*rows.shape[:-1], 1), dtype=torch.float32)
+    lse = query.new_empty((*rows.shape[:-1], 1), dtype=torch.float32)
+    return out, as_log_sum_exp(lse, input_layout)
 
 
 def _value_dim(value: Tensor, kv_heads: int, block_table: Tensor | None) -> int:
@@ -232,6 +259,8 @@ def _attend(
         offsets_Q = torch.arange(first, min(first + QUERY_TILE, queries))
         rows_RQ = starts_R[:, None] + offsets_Q
         hidden_RQL = _hidden(offsets_Q, queries, lengths_R, longest, sparsity)
+        if sparsity.hidden is not None:
+            hidden_RQL = hidden_RQL | _chosen(sparsity.hidden, requests, offsets_Q, longest)
         query_RQKGD = (query[rows_RQ].float() * scale).unflatten(2, (kv_heads, -1))
         # The heads that share keys are rows of one product, so that keys are not copied for each.
         rows_KRMD = query_RQKGD.permute(2, 0, 3, 1, 4).flatten(2, 3)
@@ -262,3 +291,9 @@ def _hidden(
     position_RQ1 = (offsets_Q + shift_R1)[:, :, None]
     ahead_RQL = keys_L - position_RQ1
     return hidden_RQL | (ahead_RQL > sparsity.after) | (-ahead_RQL > sparsity.before)
+
+
+def _chosen(hidden: Tensor, requests: list[int], offsets_Q: Tensor, longest: int) -> Tensor:
+    """What the caller's mask hides of the keys of these requests, [R or 1, Q, L]."""
+    of_requests = hidden if hidden.shape[0] == 1 else hidden[requests]
+    return of_requests[:, offsets_Q, :longest]

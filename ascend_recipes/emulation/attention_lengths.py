@@ -1,4 +1,4 @@
-"""Reads the length lists of fused infer attention: packed requests (TND) and padded ones (BSND)."""
+"""Reads the length lists of fused infer attention: packed requests (TND) and padded ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ class Batch:
     key_starts: list[int] | None
     """First row in dense keys; None when paged."""
     query_axis: int
-    """The documentation's Q_S: queries of the longest request; in BSND with its padding."""
+    """The documentation's Q_S: queries of the longest request, with its padding if padded."""
+    key_axis: int
+    """The same of the keys, the documentation's KV_S."""
 
 
 def read_packed_lengths(
@@ -69,6 +71,7 @@ def read_packed_lengths(
         key_lengths=key_lengths,
         key_starts=key_starts,
         query_axis=max(query_lengths, default=0),
+        key_axis=max(key_lengths, default=0),
     )
 
 
@@ -79,7 +82,9 @@ def read_padded_lengths(
     lengths_kv: Sequence[int] | None,
     block_table: Tensor | None,
 ) -> Batch:
-    """Turn the vendor's length lists of layout BSND into starts and lengths; none is cumulative.
+    """Turn the vendor's length lists of padded layouts into starts and lengths; none is cumulative.
+
+    `query` is [B, S, N, D], and so is `key` unless it is paged.
 
     With one query a request the documentation ignores `actual_seq_lengths`.
     """
@@ -99,12 +104,14 @@ def read_padded_lengths(
         )
         # How many keys a table row can name is checked with the paging.
         longest = None
+    key_lengths = _read_plain("actual_seq_lengths_kv", lengths_kv, requests, longest)
     return Batch(
         query_starts=[request * queries for request in range(requests)],
         query_lengths=_read_plain("actual_seq_lengths", used, requests, queries),
-        key_lengths=_read_plain("actual_seq_lengths_kv", lengths_kv, requests, longest),
+        key_lengths=key_lengths,
         key_starts=key_starts,
         query_axis=queries,
+        key_axis=max(key_lengths, default=0) if longest is None else longest,
     )
 
 
@@ -121,7 +128,7 @@ def _read_plain(
         NAME,
         argument,
         f"has {len(plain)} lengths",
-        f"1, or {requests} and more: one a request (not cumulative in layout BSND)",
+        f"1, or {requests} and more: one a request (not cumulative in padded layouts)",
     )
     plain = plain * requests if len(plain) == 1 else plain[:requests]
     fits = all(length >= 0 and (longest is None or length <= longest) for length in plain)
@@ -130,7 +137,7 @@ def _read_plain(
         NAME,
         argument,
         f"is {plain}",
-        f"0 to {longest if longest is not None else 'any'} (not cumulative in layout BSND)",
+        f"0 to {longest if longest is not None else 'any'} (not cumulative in padded layouts)",
     )
     return plain
 

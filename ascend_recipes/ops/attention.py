@@ -18,6 +18,7 @@ BAND = 4
 FULL = 0
 UNLIMITED = 2147483647
 ALIGNMENTS = ("lower_right", "upper_left")
+LAYOUTS = ("TND", "BSND")
 
 
 def causal_mask(device: torch.device) -> Tensor:
@@ -84,7 +85,8 @@ def paged_attention_npu(
         As `query_TND`.
 
     Raises:
-        ValueError: an alignment that is unknown or that its other arguments do not allow.
+        ValueError: an unknown layout, or an alignment that is unknown or that its other arguments
+            do not allow.
     """
     lengths = query_lengths_cumulative
     return _fused_infer(
@@ -125,7 +127,8 @@ def dense_attention_npu(
     layouts and leave padding out; the operator's own convention differs in BSND.
 
     Raises:
-        ValueError: an alignment that is unknown or that its other arguments do not allow.
+        ValueError: an unknown layout, or an alignment that is unknown or that its other arguments
+            do not allow.
     """
     lengths = query_lengths_cumulative, kv_lengths_cumulative
     queries, keys = map(_plain, lengths) if layout == "BSND" else lengths
@@ -146,6 +149,9 @@ def dense_attention_npu(
 def _fused_infer(
     query_TND: Tensor, key: Tensor, value: Tensor, log_sum_exp: Tensor | None, **arguments: Any
 ) -> Tensor:
+    layout = arguments["input_layout"]
+    if layout not in LAYOUTS:
+        raise ValueError(f"attention: layout '{layout}'; allowed: {', '.join(LAYOUTS)}")
     out: Tensor
     out, lse = torch.ops.npu.npu_fused_infer_attention_score(
         query_TND.contiguous(),

@@ -45,6 +45,14 @@ class Constraint(Spec):
     """Key of the row's sources; none for the first one."""
 
 
+class NotEmulated(Constraint):
+    """What the vendor offers and the emulation refuses."""
+
+    because: str | None = None
+    """Why nobody here needs it, where the vendor's own callers use it or its form is undefined;
+    none where no call of ours makes it."""
+
+
 class OperatorRow(Spec):
     """A vendor's operator: where it exists, its dtypes and limits there, and what it demands."""
 
@@ -62,7 +70,7 @@ class OperatorRow(Spec):
     """Legal calls by name, one for each form of the operator."""
     constraints: tuple[Constraint, ...]
     """What the sources demand."""
-    not_emulated: tuple[Constraint, ...] = ()
+    not_emulated: tuple[NotEmulated, ...] = ()
     """What the vendor offers and the emulation refuses; no call of ours needs it."""
     deviations: tuple[str, ...] = ()
     """Statements of the documentation that its own callers contradict, and what is done instead."""
