@@ -190,6 +190,11 @@ def _is_supported(item: Finding, prefill: _Half, decode: _Half) -> bool:
     for half in (prefill, decode):
         if path in half.imported.assumed or path in half.open_paths:
             return False
+        if (
+            path.startswith("drafter.")
+            and "extra_args.speculative_config" in half.imported.overrides
+        ):
+            return False
         if path in TRANSFER_KEYS and not _says(half, TRANSFER_KEYS[path]):
             return False
     return prefill.row is not None or item.id.partition(".")[0] in FOR_ANY_MODEL

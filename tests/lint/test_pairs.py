@@ -156,6 +156,8 @@ def test_titles_that_name_other_generations_keep_commands_apart():
         ),
         # A default that only one side states.
         (command("producer", "--block-size 64"), command("consumer")),
+        # A way of drafting that recipes have no word for.
+        (command("producer"), command("consumer", drafting(1).replace("mtp", "eagle3"))),
         # One role alone.
         (command("consumer"), command("consumer")),
     ],
