@@ -74,7 +74,7 @@ def write_latent_rows_epilog(rows_TD: Tensor, cache_BPW: Tensor, slots: Tensor) 
             stride, that of rows.
     """
     if cache_BPW.dtype not in PACKED_DTYPES:
-        write_latent_rows_scatter(rows_TD, cache_BPW, slots)
+        _write_plain(rows_TD, cache_BPW, slots)
         return
     blocks, page, width = cache_BPW.shape
     if cache_BPW.stride(0) % width:
@@ -146,7 +146,8 @@ def write_indexer_keys_epilog(
     both.
     """
     if key_cache_BPD.dtype == torch.float32:
-        write_indexer_keys_scatter(keys_TD, key_cache_BPD, scale_cache_BP1, slots)
+        _write_plain(keys_TD.float(), key_cache_BPD, slots)
+        _write_plain(keys_TD.new_ones(keys_TD.shape[0], 1).float(), scale_cache_BP1, slots)
         return
     blocks, rows, head = key_cache_BPD.shape
     width = head + scale_cache_BP1.element_size()
@@ -196,3 +197,10 @@ def unpack_latent_rows(rows_TW: Tensor, head: int) -> Tensor:
     plain = values.contiguous().view(torch.float8_e4m3fn).float()
     plain = plain * scale_TG.repeat_interleave(PACKED_GROUP, dim=1)
     return torch.cat((plain, rotated.contiguous().view(torch.bfloat16).float()), dim=1)
+
+
+def _write_plain(rows_TD: Tensor, cache_BPW: Tensor, slots: Tensor) -> None:
+    """Float caches of relaxed plans on A5, which has no operator that writes rows as they are."""
+    pairs = _pairs(slots, cache_BPW.shape[1]).long()
+    written = pairs[:, 0] >= 0
+    cache_BPW[pairs[written, 0], pairs[written, 1]] = rows_TD[written]

@@ -90,6 +90,7 @@ RULES: tuple[Rule, ...] = (
     parallel_groups.low_rank_projection_has_its_role,
     parallel_groups.context_blocks_hold_shares,
     shapes.feed_forward_splits,
+    shapes.shared_experts_split,
     shapes.requests_fit_step,
     shapes.cache_type_is_stored,
     shapes.reshaped_writes_have_a_cache,

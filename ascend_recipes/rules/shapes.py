@@ -1,6 +1,8 @@
 """Rules about sizes that must fit each other: widths after the split, steps, capabilities."""
 
 from collections.abc import Iterator
+from math import prod
+from typing import cast
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
@@ -44,6 +46,27 @@ def feed_forward_splits(resolved: ResolvedRecipe) -> Iterator[Finding]:
             tp=tp,
             each=width // tp,
             unit=unit,
+            format=resolved.checkpoint.format,
+        )
+
+
+def shared_experts_split(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Block-wise 8-bit layers of the shared expert are split in whole blocks."""
+    sizes = [resolved.config.get(name) for name in ("moe_intermediate_size", "n_shared_experts")]
+    tp = resolved.recipe.parallel.tp
+    if resolved.checkpoint.format != "fp8_fp4" or not all(isinstance(n, int) for n in sizes):
+        return
+    width = prod(cast(list[int], sizes))
+    if width % (tp * _BLOCK) and tp > 1:
+        legal = [n for n in divisors(width // _BLOCK) if n < tp and tp % n == 0]
+        yield finding(
+            "quant.tp_shard",
+            at="parallel.tp",
+            fix=f"parallel.tp={max(legal, default=1)}",
+            width=width,
+            tp=tp,
+            each=width // tp,
+            unit=_BLOCK,
             format=resolved.checkpoint.format,
         )
 
@@ -101,12 +124,16 @@ def reshaped_writes_have_a_cache(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding("attention.reshape_idle", at=at, fix=f"{at}=false")
 
 
-@holds("vllm_ascend")
 def compressed_heads_fit_a5(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """The compressed attention of A5 has kernels for few numbers of heads a die."""
+    """The compressed attention of A5 has kernels for few numbers of heads a die.
+
+    A tiny model has fewer heads, and its plan lifts the limit.
+    """
     recipe = resolved.recipe
     heads = resolved.config.get("num_attention_heads")
     if recipe.hardware != "a5" or recipe.attention.kind != "dsa" or not isinstance(heads, int):
+        return
+    if recipe.scale.kind == "tiny":
         return
     if heads // recipe.parallel.tp not in _COMPRESSED_HEADS_A5:
         tp = max((n for n in divisors(heads) if heads // n in _COMPRESSED_HEADS_A5), default=0)
