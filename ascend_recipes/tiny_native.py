@@ -1,11 +1,13 @@
 """Writes float checkpoints in float8 blocks and 4-bit floats, for tiny models.
 
 Blocks of 128 x 128 of a float8 weight, and 32 neighbours in a row of a 4-bit one, share a power of
-two: the least with which nothing overflows. Two 4-bit numbers lie in a byte, the first one low.
+two: the least with which nothing overflows, or up to twice doubled, since blocks of random weights
+would all have the same one. Two 4-bit numbers lie in a byte, the first one low.
 
 Legend: N outputs, K inputs of a linear layer.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -38,17 +40,20 @@ def native_tensors(
         elif kind == "int64":
             yield name, tensor.to(torch.int64)
         else:
-            stored, scale = (_float8 if kind == "float8" else _float4)(tensor.float())
+            wide = tensor.float()
+            stored, scale = _float8(name, wide) if kind == "float8" else _float4(wide)
             yield name, stored
             yield f"{name.removesuffix(_WEIGHT)}{_SCALE}", scale.to(torch.float8_e8m0fnu)
 
 
-def _float8(weight_NK: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-    """float8 `[N, K]` and powers of two `[N / 128, K / 128]`."""
+def _float8(name: str, weight_NK: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    """float8 `[N, K]` and powers of two `[N / 128, K / 128]`, which no two neighbours share."""
     import torch
 
     blocks = weight_NK.unflatten(0, (-1, _BLOCK)).unflatten(2, (-1, _BLOCK))
-    scale = _powers(blocks.abs().amax((1, 3)), _FLOAT8_LARGEST)
+    least = _powers(blocks.abs().amax((1, 3)), _FLOAT8_LARGEST)
+    row, column = torch.arange(least.shape[0])[:, None], torch.arange(least.shape[1])
+    scale = torch.ldexp(least, (row + 2 * column + zlib.crc32(name.encode())) % 3)
     divided = blocks / scale[:, None, :, None]
     return divided.flatten(2).flatten(0, 1).to(torch.float8_e4m3fn), scale
 

@@ -13,6 +13,7 @@ from typing import cast
 
 from ascend_recipes.errors import Finding, RecipeError
 from ascend_recipes.findings import Phrase, finding, message_of, phrase
+from ascend_recipes.launch.block_scales import BLOCK_FORMAT, stored_shapes
 from ascend_recipes.memory.headers import StoredTensor, read_tensors
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.modelslim import (
@@ -211,7 +212,10 @@ def _scale_problem(
 def _shapes(
     schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor], wanted: WeightsWanted
 ) -> Iterator[Finding]:
-    if lacking := [name for name in wanted.shapes if name not in tensors]:
+    shapes, in_blocks = wanted.shapes, wanted.format == BLOCK_FORMAT
+    if in_blocks:
+        shapes = stored_shapes(shapes, {name: item.dtype for name, item in tensors.items()})
+    if lacking := [name for name in shapes if name not in tensors]:
         names = _first(lacking)
         yield finding("checkpoint.lacks_tensors", at=_AT, count=len(lacking), names=names)
     wrong = [
@@ -221,8 +225,10 @@ def _shapes(
             found=str(list(tensors[name].shape)),
             wanted=str(list(shape)),
         )
-        for name, shape in wanted.shapes.items()
-        if name in tensors and _is_plain(name, schemes, tensors) and tensors[name].shape != shape
+        for name, shape in shapes.items()
+        if name in tensors
+        and (in_blocks or _is_plain(name, schemes, tensors))
+        and tensors[name].shape != shape
     ]
     if wrong:
         yield finding("checkpoint.shapes", at=_AT, count=len(wrong), examples=wrong[:_SHOWN])

@@ -15,7 +15,7 @@ from ascend_recipes.models.deepseek_v4.tiny import is_quantized, tiny_config
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.modelslim import DESCRIPTION_FILE
 
-WIDTHS = {"BF16": 2, "F32": 4, "I8": 1, "F8_E4M3": 1}
+WIDTHS = {"BF16": 2, "F32": 4, "I64": 8, "I8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
 CONFIG = tiny_config(dict(load_registry().models["deepseek_v4_flash"].config), dtype="bfloat16")
 SHAPES = family_shapes("deepseek_v4", CONFIG, drafter="mtp")
 WANTED = WeightsWanted(format="w8a8", method="ascend", shapes=SHAPES)

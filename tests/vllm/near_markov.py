@@ -43,7 +43,7 @@ def write_near_markov(source: Path, target: Path, gain: float = EMBEDDING_GAIN) 
 
 def _changed(name: str, tensor: Tensor, gain: float) -> Tensor:
     hidden = tensor.shape[-1]
-    if not tensor.is_floating_point():
+    if not tensor.is_floating_point() or tensor.itemsize == 1:
         return tensor
     if name == "embed.weight":
         return directions(hidden, tensor) * gain

@@ -86,11 +86,14 @@ def followed(key: str, own: Tensor) -> Tensor:
 
 
 @cache
-def a5_model(checkpoint: Path, rounding: Rounding, scratch: Path) -> Any:
+def a5_model(
+    checkpoint: Path, rounding: Rounding, scratch: Path, swapped: tuple[str, ...] = ()
+) -> Any:
+    """The model; `swapped` names two layers of the checkpoint whose scales change places."""
     define_missing_schemas()
     from transformers import DeepseekV4ForCausalLM
 
-    folder = opened(checkpoint, scratch) if rounding == "native" else checkpoint
+    folder = opened(checkpoint, scratch, swapped) if rounding == "native" else checkpoint
     model = DeepseekV4ForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
@@ -124,11 +127,16 @@ def rounding_hook(key: str) -> Any:
 
 
 def a5_logits(
-    engine: Engine, prompt: list[int], tokens: list[int], rounding: Rounding, scratch: Path
+    engine: Engine,
+    prompt: list[int],
+    tokens: list[int],
+    rounding: Rounding,
+    scratch: Path,
+    swapped: tuple[str, ...] = (),
 ) -> Tensor:
     """Logits before each generated token, float32 `[tokens, vocabulary]`, in one pass."""
-    model = a5_model(Path(engine.planned.plan.model.checkpoint), rounding, scratch)
-    return logits_of(model, prompt, tokens)
+    checkpoint = Path(engine.planned.plan.model.checkpoint)
+    return logits_of(a5_model(checkpoint, rounding, scratch, swapped), prompt, tokens)
 
 
 def difference(answer: dict[str, Any], expected: Tensor) -> Tensor:
@@ -253,11 +261,15 @@ def products(rows: Tensor, weights: Tensor, expert: Tensor) -> Tensor:
     return out
 
 
-def opened(checkpoint: Path, scratch: Path) -> Path:
+def opened(checkpoint: Path, scratch: Path, swapped: tuple[str, ...]) -> Path:
     """The published form multiplied out in float32, by transformers' reader of it."""
-    target = scratch / checkpoint.name
+    target = scratch / "-".join(("opened", checkpoint.name, *swapped))
     target.mkdir(parents=True, exist_ok=True)
-    floats = open_tensors(read_tensors(checkpoint, ""))
+    tensors = read_tensors(checkpoint, "")
+    if swapped:
+        first, second = (f"{layer}.scale" for layer in swapped)
+        tensors |= {first: tensors[second], second: tensors[first]}
+    floats = open_tensors(tensors)
     save_file(floats, target / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((checkpoint / "config.json").read_text())
     del config["quantization_config"]
