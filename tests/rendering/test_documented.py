@@ -98,6 +98,7 @@ FLASH = next(pair for pair in COMMANDS if pair[1].deployment == "flash_a3")
         ("--max-num-seqs", 63),
         ("--max-num-seqs", None),
         ("--additional-config.multistream_overlap_shared_expert", False),
+        ("--compilation-config.cudagraph_capture_sizes", [2, 4]),
         ("$HCCL_BUFFSIZE", "1023"),
         ("--enable-lora", True),
         ("--seed", 1024),
