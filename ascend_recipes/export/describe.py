@@ -29,6 +29,7 @@ from ascend_recipes.rendering.topology import NO_INTERFACE
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.schema.recipe import Recipe
 from ascend_recipes.schema.roles import role_recipe
+from ascend_recipes.schema.rows import ContainerFacts
 from ascend_recipes.schema.serving import RoleName
 
 _LEADERS = ("--data-parallel-address", "--master-addr")
@@ -52,8 +53,7 @@ def describe(planned: PlannedLaunch, places: Places, command: str) -> Layout:
     recipe, runtime = resolved.recipe, resolved.recipe.runtime.kind
     members = name_members(render_commands(resolved))
     stack = resolved.registry.stacks[runtime]
-    container = resolved.hardware.container
-    assert container is not None, f"registry/hardware/{recipe.hardware}.yaml has no container"
+    container = resolved.hardware.container or ContainerFacts(resource="")
     return Layout(
         recipe=planned.plan.recipe,
         digest=planned.plan.digest,

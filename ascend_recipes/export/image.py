@@ -21,8 +21,10 @@ def find_image(resolved: ResolvedRecipe) -> str | None:
 
 
 def image_findings(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """An image that nobody publishes, or one that changes under its name."""
+    """An image that nobody publishes, or one that changes under its name; unknown devices."""
     recipe = resolved.recipe
+    if resolved.hardware.container is None:
+        yield finding("export.no_container", at="hardware", hardware=recipe.hardware)
     image = find_image(resolved)
     if image is None:
         yield finding(

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import RecipeError
-from ascend_recipes.export.image import find_image
+from ascend_recipes.export.image import find_image, image_findings
 from ascend_recipes.export.layout import slug_of
 from ascend_recipes.export.places import MARKER
 from ascend_recipes.export.targets import export_deployment
@@ -69,6 +70,22 @@ def test_a_moving_image_is_a_warning_where_an_image_is_named():
     words = ("runtime.version=main-2026-08",)
     assert ids(exported(ONE_NODE, "k8s", *words)) == ["export.moving_image"]
     assert ids(exported(ONE_NODE, "shell", *words)) == []
+
+
+def test_hardware_without_container_facts_is_refused_where_they_are_needed():
+    plan = planned(ONE_NODE)
+    bare_row = plan.resolved.hardware.model_copy(update={"container": None})
+    other = replace(plan, resolved=replace(plan.resolved, hardware=bare_row))
+    with pytest.raises(RecipeError) as refused:
+        export_deployment(other, "compose", command=COMMAND)
+    assert [item.id for item in refused.value.findings] == ["export.no_container"]
+    assert export_deployment(other, "shell", command=COMMAND).files
+
+
+def test_no_image_is_an_error_where_one_is_needed():
+    plan = planned(ONE_NODE)
+    resolved = replace(plan.resolved, runtime_version="0.99.0")
+    assert [item.id for item in image_findings(resolved)] == ["export.no_image"]
 
 
 def ids(export) -> list[str]:
