@@ -17,7 +17,7 @@ from ascend_recipes.lint.stand_ins import registry_with_stand_ins
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.rendering.codecs import count
 from ascend_recipes.rendering.command import RenderedCommand
-from ascend_recipes.rendering.derived import is_stock_ladder
+from ascend_recipes.rendering.derived import SPARSE_CACHE, is_stock_ladder
 from ascend_recipes.rendering.imported import ImportedCommand
 from ascend_recipes.rendering.importing import import_command
 from ascend_recipes.rendering.kinds import rows_for
@@ -167,6 +167,8 @@ class _Explanation:
 
     def _field_reasons(self, name: str) -> Iterator[str]:
         """A field that has its default is not written; one of another kind does not exist."""
+        if name == SPARSE_CACHE and getattr(self.view.recipe.cache, "kv_dtype", "model") == "model":
+            yield "cache.kv_dtype has its default"
         for row in rows_for(name, self.version):
             found = field_value(self.recipe, row.path)
             if row.path == "graph.capture_sizes" and is_stock_ladder(self.view):
