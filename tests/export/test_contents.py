@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ascend_recipes.compose import recipe_names
@@ -392,6 +392,7 @@ def test_names_of_objects_stay_short():
     assert slug_of(long) != slug_of(other)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.text(st.characters(exclude_characters="\x00", codec="utf-8"), max_size=30))
 def test_words_reach_the_program_as_they_are(text):
     told = Word.of(text).in_shell() + " " + Word.of(text, Variable("X")).in_shell()
