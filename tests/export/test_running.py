@@ -16,6 +16,8 @@ from tests.cluster.rig import free_block
 from tests.conftest import plan_of
 from tests.export.deployments import COMMAND, VERSION
 
+pytestmark = pytest.mark.serve
+
 SECONDS = 60.0
 STANDIN = Path(__file__).parents[1] / "cluster" / "standin.py"
 TWO_ROLES = ("recipe=qwen3_5_27b_w8a8_a3_2n_pd", "parallel.tp=1", "parallel.dp=2")
