@@ -18,7 +18,7 @@ The JSON Schema (draft 2020-12) is [output.schema.json](output.schema.json), or
 test holds each command's output to it.
 
 ```console
-$ ascend-run check recipe=qwen3_5_27b_a2 parallel.tp=3 --json | jq -r '.findings[].fix'
+$ ascend-run check recipe=NAME parallel.tp=3 --json | jq -r '.findings[].fix'
 ```
 
 | exit code | meaning |
