@@ -4,7 +4,6 @@ Names, types and shapes: public tensor listings of DeepSeek-V4-Flash (69,187 ten
 and DeepSeek-V4-Pro (145,116 in 64); 4-bit numbers lie in pairs in int8, E8M0 scales beside them.
 """
 
-from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 from ascend_recipes.schema.base import Json
@@ -12,7 +11,7 @@ from ascend_recipes.schema.base import Json
 METHOD = "deepseek_v4_fp8"
 """vLLM's name of the format (vllm/model_executor/models/config.py, DeepseekV4ForCausalLMConfig)."""
 
-QUANTIZATION: Mapping[str, Json] = {
+QUANTIZATION: dict[str, Json] = {
     "activation_scheme": "dynamic",
     "fmt": "e4m3",
     "quant_method": "fp8",

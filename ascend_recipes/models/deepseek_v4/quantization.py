@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ascend_recipes.findings import recipe_error
 from ascend_recipes.models.deepseek_v4.native_format import METHOD, QUANTIZATION
 from ascend_recipes.quantization.microscaled import BlockFloatConfig
 
@@ -16,14 +17,23 @@ class PublishedFormat(BlockFloatConfig):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "PublishedFormat":
-        """Take the section of config.json; every field has one published value."""
-        expected = {**QUANTIZATION, "quant_method": METHOD}
-        differing = {
-            field: config.get(field)
-            for field, value in expected.items()
-            if config.get(field) not in (value, QUANTIZATION[field])
-        }
-        assert not differing, f"not the published format: {differing}"
+        """Take the section of config.json.
+
+        Raises:
+            RecipeError: a field with another value than every published checkpoint has.
+        """
+        # vLLM has renamed the method by now.
+        expected = QUANTIZATION | {"quant_method": METHOD}
+        found = {field: config.get(field) for field in expected}
+        for field, value in found.items():
+            if value not in (expected[field], QUANTIZATION[field]):
+                raise recipe_error(
+                    "checkpoint.scheme_not_implemented",
+                    at="checkpoint.variant",
+                    name=f"quantization_config.{field}",
+                    scheme=str(value),
+                    known=[str(expected[field])],
+                )
         return cls()
 
     @classmethod
