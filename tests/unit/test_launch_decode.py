@@ -39,6 +39,15 @@ def test_our_own_findings_keep_their_id(tmp_path):
     assert (finding.id, finding.message) == ("registry.unknown_key", "hooks has no 'nope'")
 
 
+def test_our_own_findings_are_told_in_chinese_too(tmp_path):
+    line = (
+        "ascend_recipes.errors.RecipeError: registry.unknown_key: hooks has no 'nope'; it has a, b"
+    )
+    found = decoded(tmp_path, traceback_of(line))
+    assert found.message == "hooks has no 'nope'; it has a, b"
+    assert found.message_zh == "hooks 中没有 'nope'；可选：a, b"
+
+
 def test_validation_errors_come_with_their_detail(tmp_path):
     error = "pydantic_core._pydantic_core.ValidationError: 1 validation error for ParallelConfig"
     text = f"Traceback (most recent call last):\n  File\n{error}\n  Value error, heads 24 by 5\n"
