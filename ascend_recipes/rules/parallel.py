@@ -6,7 +6,7 @@ from math import gcd
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
-from ascend_recipes.rules.holding import holds
+from ascend_recipes.rules.holding import Holding, holds
 from ascend_recipes.rules.options import argument, key, switched_on, variable
 
 
@@ -143,6 +143,10 @@ def stages_are_tried(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding("parallel.stages_a5", at="parallel.pp", pp=recipe.parallel.pp)
 
 
+_OLD_SEQUENCE = Holding(("vllm_ascend",), until="main-2026-08")
+"""From there on the old names are ignored (vllm_ascend/ascend_config.py:44-48 at 182b75ea)."""
+
+
 @holds("vllm_ascend")
 def sequence_parallel_has_ranks(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Sequence parallelism splits over tensor parallelism; experts must be spread."""
@@ -150,6 +154,7 @@ def sequence_parallel_has_ranks(resolved: ResolvedRecipe) -> Iterator[Finding]:
     old = switched_on(
         key(resolved, "enable_flashcomm1"), variable(resolved, "VLLM_ASCEND_ENABLE_FLASHCOMM1")
     )
+    old = old if _OLD_SEQUENCE.covers(resolved) else None
     other = switched_on(argument(resolved, "enable_sp")) or switched_on(
         argument(resolved, "compilation_config.pass_config.enable_sp")
     )
