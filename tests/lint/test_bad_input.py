@@ -1,5 +1,6 @@
 """Whatever stands in a file: findings or silence, quickly, and never a traceback."""
 
+import json
 import os
 import time
 import tracemalloc
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ascend_recipes.cli.main import main
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.lint.files import collect_files, read_file, read_text
 from ascend_recipes.lint.judge import judge_reading, lint_paths
@@ -211,3 +213,34 @@ PIECES = st.sampled_from(
 def test_any_mixture_is_judged_without_an_exception(pieces, suffix):
     reading = read_text("x", "".join(pieces), suffix)
     judge_reading("x", reading, load_surface(VERSION), [])
+
+
+BAD = {
+    "binary.sh": (b"\x7fELF\0\0vllm serve m --nope\n", []),
+    "plugin.sh": (b"vllm serve m --our-plugin.depth 2 --our-switch\n", ["cli.unknown_flag"] * 2),
+    "json.sh": (b"vllm serve m --additional-config '{\"a\": 1,}'\n", ["lint.broken_json"]),
+    "quote.sh": (b"vllm serve m --port '80\n", ["lint.broken_text"]),
+    "blank.sh": (b"vllm serve m \\ \n  --port 80\n", ["lint.cut_by_blank"]),
+    "tree.yaml": (b"run: vllm serve m\nbad: [\n", ["lint.broken_yaml"]),
+    "page.md": (b"```bash\nvllm serve m --nope\n", ["cli.unknown_flag"]),
+    "large.sh": (
+        b"echo text of no interest\n" * 420_000 + b"vllm serve m --nope\n",
+        ["cli.unknown_flag"],
+    ),
+}
+
+
+def test_the_command_tells_what_is_bad_in_each_file_and_has_no_traceback(tmp_path, capsys):
+    for name, (content, _) in BAD.items():
+        (tmp_path / name).write_bytes(content)
+    assert (tmp_path / "large.sh").stat().st_size > 10_000_000
+    assert main(["lint", str(tmp_path), "--format", "json"]) == ExitCode.FINDINGS
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    found = {name: [] for name in BAD}
+    for item in json.loads(captured.out)["findings"]:
+        name = item["file"].rpartition("/")[2]
+        found[name].append(item["id"])
+        if name == "large.sh":
+            assert item["line"] == 420_001
+    assert found == {name: ids for name, (_, ids) in BAD.items()}
