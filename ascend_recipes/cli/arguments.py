@@ -337,9 +337,7 @@ def parse_arguments(argv: Sequence[str]) -> Invocation:
     reader = _Reader(list(argv))
     while reader.rest:
         word = reader.rest.pop(0)
-        if reader.completes():
-            reader.add_argument(word)
-        elif reader.explains(word):
+        if reader.completes() or reader.explains(word):
             reader.add_argument(word)
         elif word.startswith("-") and word != "-":
             reader.read_flag(word)

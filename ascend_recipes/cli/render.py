@@ -106,6 +106,8 @@ def render_plan(planned: PlannedLaunch, language: str = "en") -> list[Table | Te
             page.append(_mapping("server argument", plan.server, reasons, prefix="server"))
         if plan.env:
             page.append(_mapping("environment", plan.env, reasons, prefix="env"))
+        if plan.features:
+            page.append(_mapping("further choice", plan.features, reasons, prefix="features"))
         page.append(_layers(planned))
         page.append(_mapping("operation", plan.operations, reasons, prefix="operations"))
         page.append(_mapping("hook", dict.fromkeys(plan.hooks, ""), reasons, prefix="hooks"))

@@ -32,12 +32,23 @@ _SAID_ELSEWHERE = frozenset(
 )
 
 
+_NATIVE = frozenset({"cache.precision", "cache.retention_interval_tokens", "parallel.dcp"})
+_NATIVE_SECTIONS = ("graph", "quant", "scheduler")
+"""What the native runtime performs, or hands to vLLM."""
+
+
 def plan_features(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, Json]:
-    """Values that differ from the schema's, by their recipe path."""
+    """Values that differ from the schema's, by their recipe path; idle ones say so."""
     features = dict(sorted(_features(resolved)))
+    native = resolved.recipe.runtime.kind == "native"
     for path in features:
-        ledger.from_recipe(f"features.{path}", path)
+        performed = path in _NATIVE or path.startswith(_NATIVE_SECTIONS)
+        idle = native and not performed
+        ledger.from_recipe(f"features.{path}", path, _IDLE if idle else "")
     return features
+
+
+_IDLE = "idle: the native runtime does not perform this choice"
 
 
 def _features(resolved: ResolvedRecipe) -> Iterator[tuple[str, Json]]:

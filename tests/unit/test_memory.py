@@ -38,8 +38,8 @@ def pool(view, runtime="vllm_ascend"):
     return cache_pool(view, runtime)
 
 
-# DeepSeek-V4: deepseek_v4.md 3.3 to 3.5 (vllm_ascend), dsv4_vllm_0_32.md 2.3 (native; Flash on A5 with
-# 384 bytes a block more, so that blocks are whole packed rows apart).
+# DeepSeek-V4: deepseek_v4.md 3.3 to 3.5 (vllm_ascend), dsv4_vllm_0_32.md 2.3 (native; Flash on A5
+# with 384 bytes a block more, so that blocks are whole packed rows apart).
 COMPRESSED = [
     ("deepseek_v4_a3", "a3", 3_397_376, 6_842.859375, 6_247.828125),
     ("deepseek_v4_a3_dspark", "a3", 3_692_800, 7_437.890625, 6_247.828125),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ascend_recipes.cli.main import main
 from ascend_recipes.errors import RecipeError
 from ascend_recipes.planning.capture import CAPTURE_CAP, default_capture_sizes
 from ascend_recipes.planning.topology import group_ranks
@@ -116,6 +117,23 @@ def test_block_drafter_is_shown_under_a_name_that_vllm_takes_and_the_plan_says_s
     assert "model_deepseek_v4_drafter" not in hooks
     elsewhere = plan("recipe=deepseek_v4_a3_dspark", "runtime=vllm_ascend").plan
     assert elsewhere.engine["speculative_config"]["method"] == "dspark"
+
+
+def test_choices_that_the_native_runtime_does_not_perform_are_called_idle(plan, capsys):
+    idle = {
+        path: planned.reasons[f"features.{path}"].because.startswith("idle")
+        for planned in [plan("recipe=deepseek_v4_a3_dspark")]
+        for path in planned.plan.features
+    }
+    assert idle == {
+        "attention.context_parallel": True,
+        "cache.retention_interval_tokens": False,
+        "moe.overlap_shared_expert": True,
+    }
+    elsewhere = plan("recipe=deepseek_v4_a3_dspark", "runtime=vllm_ascend")
+    assert not [item for item in elsewhere.reasons.values() if item.because.startswith("idle")]
+    assert main(["plan", "recipe=deepseek_v4_a3_dspark"]) == 0
+    assert "idle: the native runtime does not perform" in " ".join(capsys.readouterr().out.split())
 
 
 def test_server_binds_to_loopback(plan):
