@@ -49,6 +49,8 @@ class Configuration:
     """What the machine has."""
     recipe: str = ""
     """What a recipe file says that builds on `BASE`; unlike words, it is the author's own."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Rows of another package: path below its folder -> text."""
     weights: Mapping[str, Any] | None = None
     """Quantization description beside weights that are present; empty: present without one."""
 
@@ -64,8 +66,11 @@ def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
     """Errors if the configuration is refused, else warnings, remarks and what stops a launch."""
     words = list(given.words)
     dirs = (_foreign_folder(json.dumps(given.config)),) if given.config else ()
+    if given.files:
+        dirs = (*dirs, _folder_of(json.dumps(given.files)))
     if given.recipe:
-        dirs = (*dirs, _recipe_folder(given.recipe))
+        text = f"# @package _global_\ndefaults: [{BASE.partition('=')[2]}]\nsource: [a case]\n"
+        dirs = (*dirs, _folder_of(json.dumps({"recipe/mine.yaml": text + given.recipe})))
         words.insert(0, "recipe=mine")
     found: tuple[Finding, ...] = ()
     if given.command:
@@ -75,7 +80,7 @@ def judge(given: Configuration, *, fix: str = "") -> tuple[Finding, ...]:
     if given.weights is not None:
         words.append(f"checkpoint.path={_weights_folder(json.dumps(given.weights))}")
     named = any(word.startswith("recipe=") for word in words)
-    base = () if named else ("recipe=foreign",) if dirs else (BASE,)
+    base = () if named else ("recipe=foreign",) if given.config else (BASE,)
     return found + _resolve((*base, *words, *override_words(fix)), dirs, given.installed)
 
 
@@ -124,12 +129,13 @@ def _weights_folder(description: str) -> Path:
 
 
 @cache
-def _recipe_folder(text: str) -> Path:
-    """A folder for `--config-dir` with a recipe that builds on `BASE`."""
-    folder = Path(mkdtemp(prefix="recipe-"))
-    (folder / "recipe").mkdir()
-    head = f"# @package _global_\ndefaults: [{BASE.partition('=')[2]}]\nsource: [a case]\n"
-    (folder / "recipe" / "mine.yaml").write_text(head + text, encoding="utf-8")
+def _folder_of(files: str) -> Path:
+    """A folder for `--config-dir` with these files."""
+    folder = Path(mkdtemp(prefix="files-"))
+    for name, text in json.loads(files).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     return folder
 
 
