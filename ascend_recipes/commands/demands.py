@@ -53,7 +53,9 @@ def _in_use(view: RoleView, before: int, donors: Sequence[Donor]) -> Iterator[Fi
             hardware=recipe.hardware,
         )
     possible = min(before, recipe.nodes * dies)
-    documented = any(world_size(donor.tree, view.role) == world for donor in donors)
+    documented = any(
+        view.role in donor.roles and world_size(donor.tree, view.role) == world for donor in donors
+    )
     stage = parallel.tp * parallel.pp
     if world < possible and not documented and possible // stage > parallel.dp:
         yield finding(

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ascend_recipes.commands.changes import Change, changes_for, spelled, value_at
-from ascend_recipes.commands.donors import Donor, find_donors, is_smaller, roles_of
+from ascend_recipes.commands.donors import (
+    Donor,
+    find_donors,
+    is_smaller,
+    roles_of,
+    world_size,
+)
 from ascend_recipes.commands.search import Trial
 from ascend_recipes.errors import Finding
 from ascend_recipes.memory.planner import RolePlan, plan_memory
@@ -89,20 +95,34 @@ class Options:
             else:
                 words = tuple(_section_words(named, tree, donor.tree))
             grows = item.id == "parallel.world_exceeds_nodes" and not is_smaller(donor.tree, tree)
-            alike = donor.roles == roles_of(tree)
+            # How many dies a deployment needs depends on the weights.
+            alike = donor.roles == roles_of(tree) and self._format(donor.tree) == self._format(tree)
             if words and not (section in ("parallel", "nodes") and (grows or not alike)):
                 weight = _DOCUMENTED + rank / 10 + _taken_away(words, tree)
                 yield Change(words, weight=weight)
 
+    def _format(self, tree: dict[str, Json]) -> str | None:
+        facts = self.source.model.checkpoints.get(str(value_at(tree, "checkpoint.variant")))
+        return facts.format if facts is not None else None
+
     def _same_dies(self, item: Finding, trial: Trial) -> Iterator[Change]:
         """Sizes that occupy as many dies as before."""
-        for alternative in item.fix.split(" or "):
-            words = tuple(word for word in alternative.split() if "nodes=" in word)
-            if words and item.id in ("parallel.world_exceeds_nodes", "transpose.idle_nodes"):
-                yield Change(words, weight=_SAME_DIES)
-                yield from self._inside_nodes(item, trial.tree, words)
-        if item.id == "transpose.idle_dies":
+        if item.id == "parallel.world_exceeds_nodes":
+            words = tuple(self._machines(item, trial.tree))
+            yield Change(words, weight=_SAME_DIES)
+            yield from self._inside_nodes(item, trial.tree, words)
+        if item.id in ("transpose.idle_nodes", "transpose.idle_dies"):
             yield Change(tuple(item.fix.split()), weight=_SAME_DIES)
+
+    def _machines(self, item: Finding, tree: dict[str, Json]) -> Iterator[str]:
+        """As many machines as the dies of each role fill, where it has fewer."""
+        per_node = self.source.registry.hardware[self.target].dies_per_node
+        meant = item.at.split(".")[1] if item.at.startswith("roles.") else ""
+        for role in sorted(roles_of(tree)):
+            path = "nodes" if role == "serve" else f"roles.{role}.nodes"
+            needed, stated = -(-world_size(tree, role) // per_node), value_at(tree, path)
+            if meant in ("", role) and needed > (stated if isinstance(stated, int) else 1):
+                yield f"{path}={needed}"
 
     def _inside_nodes(
         self, item: Finding, tree: dict[str, Json], nodes: tuple[str, ...]

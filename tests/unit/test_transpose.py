@@ -184,6 +184,20 @@ def test_without_an_example_dies_are_kept_on_more_machines():
     assert "top_k_top_p" in lost["transpose.slower_operators"]
 
 
+def test_what_vllm_ascend_can_be_told_counts_where_it_serves():
+    """Two replicas of sixteen dies would not spread over four machines there."""
+    words = ("recipe=glm_5_1_w8a8_a3_2n", "runtime=vllm_ascend")
+    found = transpose(words, "a5", ())
+    assert "runtime=vllm_ascend" in found.words
+    assert judged(found.words)[0] == set()
+    assert worlds(found.planned) == {"serve": (32, 32)}
+    swaps = {item.at: item for item in found.swaps}
+    assert (swaps["nodes"].before, swaps["nodes"].after) == (2, 4)
+    assert swaps["parallel.dp"].after % 4 == 0
+    assert "rendering.nodes_uneven" in swaps["parallel.dp"].returns
+    assert len(found.planned.commands) == 4
+
+
 def test_machines_that_are_not_needed_are_left_out():
     found = transpose(("recipe=glm_5_2_w4a8_a2_2n",), "a3", ())
     assert [(item.at, item.before, item.after) for item in found.swaps][1:] == [("nodes", 2, 1)]
