@@ -82,10 +82,7 @@ def transpose_quant_batchmatmul_meta(x1: Tensor, x2: Tensor, dtype: int, **_: ob
 
 def _check_operands(x1: Tensor, x2: Tensor, x1_scale: Tensor, x2_scale: Tensor) -> None:
     for argument, tensor in (("x1", x1), ("x2", x2)):
-        check_dtype(NAME, argument, tensor, (torch.float8_e4m3fn,))
         check_shape(NAME, argument, tensor, (None, None, None), "3 dimensions")
-    for argument, tensor in (("x1_scale", x1_scale), ("x2_scale", x2_scale)):
-        check_dtype(NAME, argument, tensor, (torch.float8_e8m0fnu,))
     check(x1.numel() > 0, NAME, "x1", "is empty", "a tensor with elements")
     rows, groups, inner = x1.shape
     check_shape(NAME, "x2", x2, (groups, inner, None), "[batch, inner size, columns]")
