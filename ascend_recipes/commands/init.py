@@ -37,8 +37,8 @@ def starter_recipe(registry: Registry, *, model: str, hardware: str, name: str =
     """
     row, machine = registry.models[model], registry.hardware[hardware]
     variant, facts = _checkpoint(registry, model, hardware)
-    attention = _attention(registry, row, model, hardware)
-    tp = _tensor_parallel(row, machine, facts)
+    attention, heads = _attention(registry, row, model, hardware)
+    tp = _tensor_parallel(row, machine, facts, heads)
     bits = registry.quantization[facts.format].weight_bits
     nodes, dp = _spread(row, machine, facts, tp, bits) if "moe" in row.traits else (1, 1)
     lines = [
@@ -104,12 +104,15 @@ def _checkpoint(registry: Registry, model: str, hardware: str) -> tuple[str, Che
     )
 
 
-def _attention(registry: Registry, row: ModelRow, model: str, hardware: str) -> str:
+def _attention(
+    registry: Registry, row: ModelRow, model: str, hardware: str
+) -> tuple[str, tuple[int, ...]]:
+    """The first kind that a backend serves, and the heads a die it takes; none for any number."""
     for kind in row.attention_kinds:
         for key in registry.backends:
             backend = registry.backends[key]
             if kind in backend.attention_kinds and hardware in backend.hardware:
-                return kind
+                return kind, backend.heads_per_die.get(hardware, ())
     raise recipe_error("init.no_backend", at="hardware", model=model, hardware=hardware)
 
 
@@ -119,11 +122,14 @@ def _cache(attention: str, machine: HardwareRow) -> str:
     return _CACHES[attention]
 
 
-def _tensor_parallel(row: ModelRow, machine: HardwareRow, facts: CheckpointFacts) -> int:
+def _tensor_parallel(
+    row: ModelRow, machine: HardwareRow, facts: CheckpointFacts, heads: tuple[int, ...]
+) -> int:
     legal = [
         size
         for size in range(1, machine.dies_per_node + 1)
         if all(_heads(row, field) % size == 0 for field in row.heads_split)
+        and (not heads or _heads(row, "num_attention_heads") // size in heads)
     ]
     if facts.size_gb is None:
         return legal[-1]

@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
     shapes.requests_fit_step,
     shapes.cache_type_is_stored,
     shapes.reshaped_writes_have_a_cache,
-    shapes.compressed_heads_fit_a5,
+    shapes.heads_have_a_kernel,
     shapes.small_machines_split_tensors_only,
     shapes.backends_are_the_plans,
     attention.latent_heads_fit_operator,

@@ -18,7 +18,6 @@ _FRACTAL = 32
 """8-bit columns of a fractal tile."""
 
 _CACHE_ABILITY = {"int8": "cache_int8", "fp8": "cache_fp8"}
-_COMPRESSED_HEADS_A5 = (64, 128)
 
 
 def feed_forward_splits(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -124,25 +123,25 @@ def reshaped_writes_have_a_cache(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding("attention.reshape_idle", at=at, fix=f"{at}=false")
 
 
-def compressed_heads_fit_a5(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """The compressed attention of A5 has kernels for few numbers of heads a die.
+def heads_have_a_kernel(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The attention of some generations has kernels for few numbers of heads a die.
 
     A tiny model has fewer heads, and its plan lifts the limit.
     """
     recipe = resolved.recipe
     heads = resolved.config.get("num_attention_heads")
-    if recipe.hardware != "a5" or recipe.attention.kind != "dsa" or not isinstance(heads, int):
+    rows = [resolved.registry.backends[key] for key in set(resolved.backends.values())]
+    legal = {number for row in rows for number in row.heads_per_die.get(recipe.hardware, ())}
+    if not legal or not isinstance(heads, int) or recipe.scale.kind == "tiny":
         return
-    if recipe.scale.kind == "tiny":
-        return
-    if heads // recipe.parallel.tp not in _COMPRESSED_HEADS_A5:
-        tp = max((n for n in divisors(heads) if heads // n in _COMPRESSED_HEADS_A5), default=0)
+    if heads // recipe.parallel.tp not in legal:
+        tp = max((n for n in divisors(heads) if heads // n in legal), default=0)
         yield finding(
             "attention.heads_a5",
             at="parallel.tp",
             fix=f"parallel.tp={tp} parallel.dp={_replicas(resolved, tp)}" if tp else "",
             each=heads // recipe.parallel.tp,
-            legal=_COMPRESSED_HEADS_A5,
+            legal=sorted(legal),
         )
 
 

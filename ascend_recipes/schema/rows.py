@@ -169,6 +169,8 @@ class BackendRow(FactRow):
     """Hardware capabilities."""
     block_sizes: tuple[Count, ...] = ()
     """Tokens per block that its kernels accept; empty where the notion does not apply."""
+    heads_per_die: dict[Name, tuple[Count, ...]] = Field(default_factory=dict)
+    """Query heads that its kernels take, by generation; any number where none is listed."""
     cache: str
     """Layout of what it caches per layer, with named dimensions."""
     graph_support: Literal["always", "uniform_batch", "single_token_decode", "never"]
