@@ -62,7 +62,7 @@ def _changes(found: Transposition) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("field", found.source, found.target, "without the change", "documented by"):
+    for column in ("field", found.source, found.target, "without the change", "as in"):
         table.add_column(column, overflow="fold")
     for swap in found.swaps:
         shown = (json.dumps(value, ensure_ascii=False) for value in (swap.before, swap.after))
