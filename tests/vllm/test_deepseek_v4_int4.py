@@ -27,8 +27,8 @@ NUM_GREEDY = 64
 
 LINEAR_TOLERANCE = 1e-5
 LOGIT_TOLERANCE = 2e-3
-TIE_MARGIN = 1e-5
-"""Least distance to a half, in int8 steps, that the last bits of float32 cannot bridge."""
+TIE_MARGIN = 2.5e-5
+"""Least distance to a half, in int8 steps: three last places of a float32 of 127."""
 ONE_TOKEN_PROMPTS = 48
 EXPERTS = re.compile(r"layers\.\d+\.ffn\.experts")
 EXPERT_TOLERANCE = 1.6e-2
@@ -114,7 +114,10 @@ def test_logits_where_the_experts_give_what_the_operator_gave(
     checkpoint, compared = checkpoint_of(engine), 0
     for number, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
         results = {name: calls[number] for name, calls in given.items()}
-        with tie_margins() as margins, following_experts(checkpoint, scratch, results) as errors:
+        with (
+            tie_margins() as margins,
+            following_experts(checkpoint, scratch, results, margins) as errors,
+        ):
             expected = oracle_logits(
                 checkpoint, prompt, answer["tokens"], rounding="w8a8", scratch=scratch
             )
@@ -130,9 +133,12 @@ def test_logits_where_the_experts_give_what_the_operator_gave(
 
 @contextmanager
 def following_experts(
-    checkpoint: Path, scratch: Path, results: dict[str, torch.Tensor]
+    checkpoint: Path, scratch: Path, results: dict[str, torch.Tensor], margins: list[float]
 ) -> Iterator[list[float]]:
-    """Experts of the oracle give the engine's results; yields how far their own are from them."""
+    """Experts of the oracle give the engine's results; yields how far their own are from them.
+
+    What they round themselves changes nothing behind them: it does not count among the margins.
+    """
     model, errors = oracle_model(checkpoint, "w8a8", scratch), []
     modules = {
         f"layers.{index}.ffn.experts": layer.mlp.experts
@@ -142,7 +148,9 @@ def following_experts(
 
     def following(name: str) -> Callable[..., torch.Tensor]:
         def forward(*inputs: torch.Tensor) -> torch.Tensor:
+            known = len(margins)
             expected, result = own[name](*inputs), results[name]
+            del margins[known:]
             errors.append(((result - expected).abs().max() / expected.abs().max()).item())
             return result
 
