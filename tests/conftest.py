@@ -16,6 +16,29 @@ from ascend_recipes.validate import validate_recipe
 BASE = "qwen3_5_27b_a2"
 
 
+SWEEPS = (
+    *("cluster/", "export/", "image/"),
+    *("patching/test_patches_command", "patching/test_peers", "patching/test_report"),
+    *("recipes/test_explain", "recipes/test_generated", "rendering/test_accepted"),
+    *("golden/test_exports", "lint/test_hooks", "rendering/test_round_trip"),
+    *("rules/test_cases", "rules/test_examples", "rules/test_fixes", "rules/test_texts"),
+    *("rules/test_no_false_alarms", "unit/test_documents", "unit/test_fix", "unit/test_inspecting"),
+    *("unit/test_launch_process", "unit/test_launch_session", "unit/test_pytest_plugin"),
+    *("unit/test_setup", "unit/test_transpose", "unit/test_explain_arguments"),
+)
+"""What walks over all recipes and cases or starts processes, by the beginning of its path here:
+`make fast` leaves it to `make test`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the sweeps, before markers are asked for."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix().startswith(SWEEPS):
+            item.add_marker(pytest.mark.sweep)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden plans")
 
