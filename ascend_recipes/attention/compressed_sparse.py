@@ -196,8 +196,9 @@ def slot_pairs(
     slots_T: torch.Tensor, rows: int, *, out_T2: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Block and row of each slot, int32 `[T, 2]`; a slot of -1 gives a negative block."""
-    pairs_T2 = slots_T.new_empty(slots_T.shape[0], 2, dtype=torch.int32)
-    pairs_T2 = pairs_T2 if out_T2 is None else out_T2
+    pairs_T2 = out_T2
+    if pairs_T2 is None:
+        pairs_T2 = slots_T.new_empty(slots_T.shape[0], 2, dtype=torch.int32)
     # Rounding down keeps -1 a negative block.
     pairs_T2[:, 0] = torch.div(slots_T, rows, rounding_mode="floor")
     pairs_T2[:, 1] = slots_T % rows

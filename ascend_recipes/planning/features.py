@@ -32,7 +32,14 @@ _SAID_ELSEWHERE = frozenset(
 )
 
 
-_NATIVE = frozenset({"cache.precision", "cache.retention_interval_tokens", "parallel.dcp"})
+_NATIVE = frozenset(
+    {
+        "cache.precision",
+        "cache.retention_interval_tokens",
+        "parallel.dcp",
+        "parallel.dcp_interleave_tokens",
+    }
+)
 _NATIVE_SECTIONS = ("graph", "quant", "scheduler")
 """What the native runtime performs, or hands to vLLM."""
 
