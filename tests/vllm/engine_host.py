@@ -23,9 +23,12 @@ class Host:
         self.plan = load_plan(Path(os.environ["ASCEND_RECIPES_PLAN"]))
         self.llm = LLM(**self.plan.engine, disable_log_stats=False)
         self.steps: list[dict[str, tuple[int, bool]]] = []
+        self.proposed: list[list[list[int]]] = []
         self.draft_logits: list[list[list[float]]] = []
         self.products: dict[str, list[Any]] = {}
-        self._record_steps()
+        if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+            self._record_steps()
+            self._record_drafts()
 
     def generate(
         self,
@@ -45,6 +48,7 @@ class Host:
             **{"temperature": 0.0, **sampling},
         )
         self.steps.clear()
+        self.proposed.clear()
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         return [_answer(item) for item in self.llm.generate(requests, parameters, use_tqdm=False)]
 
@@ -60,6 +64,10 @@ class Host:
     def step_trace(self) -> list[dict[str, tuple[int, bool]]]:
         """Of the last `generate`: per step, request -> (tokens scheduled, still prefilling)."""
         return list(self.steps)
+
+    def drafts(self) -> list[list[list[int]]]:
+        """Of the last `generate`: tokens `[requests, drafts]` each time that some were proposed."""
+        return list(self.proposed)
 
     def counter(self, name: str) -> float:
         """Sum of one of vLLM's counters."""
@@ -180,8 +188,6 @@ class Host:
         return self.llm.llm_engine.engine_core.engine_core
 
     def _record_steps(self) -> None:
-        if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
-            return
         scheduler = self._core().scheduler
         schedule = scheduler.schedule
 
@@ -200,6 +206,19 @@ class Host:
             return output
 
         scheduler.schedule = recording
+
+    def _record_drafts(self) -> None:
+        drafter = getattr(self._runner(), "drafter", None)
+        if drafter is None:
+            return
+        propose = drafter.propose
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            tokens = propose(*args, **kwargs)
+            self.proposed.append(tokens.tolist())
+            return tokens
+
+        drafter.propose = recording
 
 
 def _answer(item: Any) -> dict[str, Any]:

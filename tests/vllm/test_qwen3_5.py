@@ -7,6 +7,7 @@ import torch
 
 from tests.vllm.conftest import Engine
 from tests.vllm.oracle import dense, oracle_logits, prompt_of
+from tests.vllm.zeroing import effects_of_zeros
 
 pytestmark = pytest.mark.vllm
 
@@ -197,18 +198,8 @@ def test_every_planned_binding_is_called(chunked: Engine):
 
 
 def test_zeroing_any_binding_changes_the_tokens(chunked: Engine):
-    prompt = prompt_of(40, seed=900)
-    # Sampling among the best one is greedy, unless the filter of the sampler is zeroed.
-    options = {"max_tokens": 6, "logits": False, "temperature": 1.0, "top_k": 1, "seed": 5}
-    (expected,) = chunked.generate([prompt], **options)
-    unchanged = []
-    for name in chunked.planned.plan.operations:
-        (answer,) = chunked.generate_without(name, [prompt], **options)
-        if answer["tokens"] == expected["tokens"]:
-            unchanged.append(name)
-    assert unchanged == []
-    (restored,) = chunked.generate([prompt], **options)
-    assert restored["tokens"] == expected["tokens"]
+    effects = effects_of_zeros(chunked, prompt_of(40, seed=900))
+    assert effects.tokens == set(chunked.planned.plan.operations)
 
 
 def test_our_classes_are_everywhere(chunked: Engine):
