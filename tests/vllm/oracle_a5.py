@@ -5,14 +5,10 @@ indexer's scorer in float8. `native`: besides, weights of the published format, 
 that are microscaled. Written from the vendor's documents and the OCP specification, without our
 operations; published weights are opened by transformers' own code.
 
-Rounding turns at a half, and the last bits of float32 differ: one turn moves a logit by tenths.
-So a model can follow a tape of the engine: where it rounds, it first finds its own numbers equal
-to the engine's, and then rounds those.
+Both follow a tape where one plays (`tests.vllm.following`).
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +19,8 @@ from torch import Tensor, nn
 
 from ascend_recipes.torchvision_schemas import define_missing_schemas
 from tests.vllm.conftest import Engine
+from tests.vllm.following import followed
+from tests.vllm.following import following as following
 from tests.vllm.oracle import dense
 from tests.vllm.oracle_deepseek_v4 import logits_of, note_margin, rotated
 from tests.vllm.oracle_draft import read_tensors
@@ -38,51 +36,11 @@ MANTISSA, LEAST_EXPONENT = 3, -6
 
 ATTENTION = "packed_keys"
 
-FOLLOWED = 1e-4
-"""Largest difference of a number on the tape, against the largest number beside it."""
-
 BEFORE_INDEXER = ("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_proj")
 INDEXER = "self_attn.compressor.indexer.q_b_proj"
 ROUTED, GATE, UP = "mlp.experts", "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"
 BEHIND_INDEXER = ("self_attn.o_a_proj", "self_attn.o_b_proj", ROUTED, GATE)
 DOWN = "mlp.shared_experts.down_proj"
-
-
-class Tape:
-    """What an engine rounded, by layer, operation and number of the call."""
-
-    def __init__(self, recorded: dict[str, Any]) -> None:
-        self.recorded = {key: torch.from_numpy(rows) for key, rows in recorded.items()}
-        self.taken: set[str] = set()
-
-    def take(self, key: str, own: Tensor) -> Tensor:
-        """The engine's rows in place of one's own, once they are found equal."""
-        engine = self.recorded[key].view(own.shape)
-        if own.numel():
-            error = (engine - own).abs().max() / own.abs().max()
-            assert error < FOLLOWED, f"{key}: {error:.1e}"
-        self.taken.add(key)
-        return engine
-
-
-_playing: list[Tape] = []
-
-
-@contextmanager
-def following(recorded: dict[str, Any]) -> Iterator[Tape]:
-    """Let models round what an engine rounded; everything on the tape must be asked for."""
-    tape = Tape(recorded)
-    _playing.append(tape)
-    try:
-        yield tape
-    finally:
-        _playing.remove(tape)
-    left = {key for key, rows in tape.recorded.items() if rows.numel()} - tape.taken
-    assert not left, sorted(left)
-
-
-def followed(key: str, own: Tensor) -> Tensor:
-    return _playing[-1].take(key, own) if _playing else own
 
 
 @cache
