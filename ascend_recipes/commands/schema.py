@@ -10,6 +10,7 @@ from ascend_recipes.commands.documents import output_schema
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.findings import finding
 from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.collectives import CollectivesRow
 from ascend_recipes.schema.documentation import DocumentedSchema
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.log_message import LogMessagesRow
@@ -35,6 +36,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 ROWS: dict[str, type[Spec]] = {
     "backends": BackendRow,
+    "collectives": CollectivesRow,
     "deployments": DeploymentsRow,
     "findings": FindingsRow,
     "hardware": HardwareRow,

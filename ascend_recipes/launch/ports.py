@@ -11,8 +11,8 @@ from ascend_recipes.launch.members import Member, flag_value
 from ascend_recipes.planning.ports import (
     DIRECT_TRANSPORT_FIRST,
     DIRECT_TRANSPORT_PORTS_PER_DIE,
-    HCCL_HOST_PORTS,
     PortRange,
+    collective_ports,
     out_of_range,
     port_clashes,
 )
@@ -96,8 +96,9 @@ def _ranges(member: Member, machine: str) -> Iterator[PortRange]:
             owner = phrase("cluster.engine", name=engine_name(member))
             yield PortRange(machine, int(port), 1, owner, "site.port_base")
     yield from _transfer_ranges(member, machine)
-    if hccl := _hccl(member):
-        yield PortRange(machine, *hccl, phrase("cluster.hccl"), "env.HCCL_IF_BASE_PORT")
+    if hccl := collective_ports(command.env):
+        owner = phrase("cluster.hccl")
+        yield PortRange(machine, hccl.start, len(hccl), owner, "env.HCCL_IF_BASE_PORT")
 
 
 def _leads(member: Member, flag: str, machine: str) -> bool:
@@ -149,12 +150,3 @@ def connectors_of(member: Member) -> Iterator[dict[str, Any]]:
 
 def _size(member: Member, flag: str) -> int:
     return int(flag_value(member.command.argv, flag) or 1)
-
-
-def _hccl(member: Member) -> tuple[int, int] | None:
-    """Ports of collectives on the host; none where the system deals them out."""
-    variables = member.command.env
-    if "HCCL_HOST_SOCKET_PORT_RANGE" in variables:
-        return None
-    first, count = HCCL_HOST_PORTS
-    return int(variables.get("HCCL_IF_BASE_PORT", first)), count

@@ -14,9 +14,6 @@ NOT_MEASURED = "not measured"
 _MIB = 2**20
 _GIB = 2**30
 
-_DEFAULT_BUFFER_MIB = 200
-"""HCCL's own HCCL_BUFFSIZE; vllm-ascend leaves it to every group but the small ones."""
-
 _DATA_BUFFER_MIB = 50
 """Least buffer of the data-parallel group under vllm-ascend (utils.py:968-1005 at 182b75ea)."""
 
@@ -78,21 +75,24 @@ def _graphs(view: RoleView) -> MemoryRange:
 
 
 def _communication(view: RoleView) -> MemoryRange:
-    """Buffers of every communicator, once or twice: one for sending, one for receiving."""
+    """Buffers of every communicator, once or twice: one for sending, one for receiving.
+
+    vllm-ascend leaves HCCL's own size to every group but the small ones.
+    """
     recipe = view.recipe
     parallel = recipe.parallel
-    given = recipe.env.get("HCCL_BUFFSIZE", "")
+    given, default = recipe.env.get("HCCL_BUFFSIZE", ""), view.buffer_mib
     # Anything but a number is a finding of its own (env.number), which must be able to come.
-    chosen = int(given) if given.isdecimal() else _DEFAULT_BUFFER_MIB
+    chosen = int(given) if given.isdecimal() else default
     buffers = []
     if parallel.tp > 1:
-        buffers.append(_DEFAULT_BUFFER_MIB)
+        buffers.append(default)
     if parallel.dp > 1:
         buffers.append(_DATA_BUFFER_MIB)
     if parallel.pp > 1:
-        buffers.append(_DEFAULT_BUFFER_MIB)
+        buffers.append(default)
     if parallel.ep:
-        buffers += [_DEFAULT_BUFFER_MIB, chosen]
+        buffers += [default, chosen]
     if recipe.moe.load_balancing == "dynamic":
         buffers.append(_BALANCING_BUFFER_MIB)
     size = sum(buffers) * _MIB

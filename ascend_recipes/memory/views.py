@@ -22,6 +22,8 @@ class RoleView:
     """Kind of decoder layer -> how many the model has."""
     traits: frozenset[str]
     hardware: HardwareRow
+    buffer_mib: int
+    """Buffer of a communicator in MiB that the collective library takes by itself."""
     split_sizes: tuple[int, ...]
     """Numbers of heads that tensor parallelism divides."""
     drafter: DrafterFacts | None
@@ -111,6 +113,7 @@ def role_view(resolved: ResolvedRecipe) -> RoleView:
         layers=_layer_counts(resolved, config),
         traits=frozenset(resolved.model.traits),
         hardware=resolved.hardware,
+        buffer_mib=resolved.registry.collectives["hccl"].buffer_mib,
         split_sizes=tuple(_whole(config, name) for name in resolved.model.heads_split),
         drafter=resolved.model.drafters.get(kind),
         published_bytes=int(size * 1e9) if size and resolved.recipe.scale.kind == "real" else None,

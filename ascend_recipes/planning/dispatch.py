@@ -1,25 +1,20 @@
 """How experts get their tokens under runtime vllm_ascend, and what the window for it must hold.
 
-Everything here is read from vllm-ascend at 182b75ea and from the operators' documentation. The
-native runtime decides for itself; these numbers say nothing about it, except for the window: that
-is the operator's own need.
+How a method is chosen is read from vllm-ascend at 182b75ea; the numbers stand in its row of
+`registry/runtimes`. The native runtime decides for itself; this says nothing about it, except for
+the window: that is the operator's own need.
 """
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.schema.exchange import ExchangeLimits
 
 RUNTIME = "vllm_ascend"
 """The runtime whose choice `communication_method` replays."""
 
 Method: TypeAlias = Literal["none", "allgather", "alltoall", "mc2", "fused_mc2"]
-
-TOKENS_PER_RANK = 512
-"""Most tokens of a rank that the dispatch operators take (ascend_forward_context.py:33-35)."""
-
-WIDE_TOKENS_PER_RANK = 4096
-"""The same for the wide fused operator, where its package is installed."""
 
 _MIB = 2**20
 
@@ -86,31 +81,31 @@ class Choice:
     runtime: str = RUNTIME
 
 
-def wide_operator_fits(layout: ExpertLayout) -> bool:
+def wide_operator_fits(layout: ExpertLayout, limits: ExchangeLimits) -> bool:
     """Whether the wide fused operator takes these shapes (ascend_config.py:401-450)."""
-    return (
-        layout.wide
-        and layout.quantization in ("w8a8", "w4a8")
-        and 1024 <= layout.hidden <= 8192
-        and layout.hidden % 512 == 0
-        and 1024 <= layout.intermediate <= 3072
-        and layout.intermediate % 512 == 0
-    )
+    wide = limits.wide
+    sizes = ((layout.hidden, wide.hidden), (layout.intermediate, wide.intermediate))
+    shaped = all(low <= size <= high and not size % wide.multiple for size, (low, high) in sizes)
+    return layout.wide and layout.quantization in wide.formats and shaped
 
 
-def token_capacity(layout: ExpertLayout, max_tokens: int) -> int:
-    """Tokens of a replica that the dispatch operator takes (ascend_forward_context.py:176-200).
+def token_capacity(layout: ExpertLayout, max_tokens: int, limits: ExchangeLimits) -> int:
+    """Tokens of a replica for which experts dispatch (ascend_forward_context.py:176-200).
 
     Args:
         layout: experts and their spread.
+        limits: numbers of the runtime.
         max_tokens: largest capture size; or requests times tokens each without graphs; or the
             tokens of a step where prefill dispatches too.
     """
-    limit = WIDE_TOKENS_PER_RANK if layout.fused and layout.wide else TOKENS_PER_RANK
+    fused = limits.wide if layout.wide else limits.fused
+    limit = fused.tokens_per_rank if layout.fused else limits.tokens_per_rank
     return min(-(-max_tokens // layout.tp), limit) * layout.tp
 
 
-def communication_method(layout: ExpertLayout, tokens: int, capacity: int) -> Choice:
+def communication_method(
+    layout: ExpertLayout, tokens: int, capacity: int, limits: ExchangeLimits
+) -> Choice:
     """The method for a step of `tokens` tokens (ascend_forward_context.py:290-345)."""
     if not layout.experts:
         return Choice("none", "dense model")
@@ -118,19 +113,25 @@ def communication_method(layout: ExpertLayout, tokens: int, capacity: int) -> Ch
         return Choice("allgather", "experts are not spread over ranks")
     if layout.lora:
         return Choice("alltoall", "adapters with expert parallelism")
-    return _BY_HARDWARE[layout.hardware](layout, tokens <= capacity)
+    return _BY_HARDWARE[layout.hardware](layout, tokens <= capacity, limits)
 
 
-def _on_a2(layout: ExpertLayout, fits: bool) -> Choice:
+def meets_needs(layout: ExpertLayout, limits: ExchangeLimits) -> bool:
+    """Whether ranks and experts of each are what the generation asks for before it dispatches."""
+    needs = limits.dispatch_needs.get(layout.hardware)
     each = layout.experts // layout.ep
-    if each <= 24 and layout.ep >= 16 and fits:
-        return Choice("mc2", f"{each} experts a rank, {layout.ep} ranks")
-    return Choice("allgather", "A2 dispatches with 16 ranks, 24 experts a rank, within capacity")
+    return needs is None or (layout.ep >= needs.ranks and each <= needs.experts_per_rank)
 
 
-def _on_a3(layout: ExpertLayout, fits: bool) -> Choice:
-    if layout.fused and (not layout.wide or wide_operator_fits(layout)):
-        most = 64 if layout.wide else 32
+def _on_a2(layout: ExpertLayout, fits: bool, limits: ExchangeLimits) -> Choice:
+    if fits and meets_needs(layout, limits):
+        return Choice("mc2", f"{layout.experts // layout.ep} experts a rank, {layout.ep} ranks")
+    return Choice("allgather", "above capacity, too few ranks, or too many experts of a rank")
+
+
+def _on_a3(layout: ExpertLayout, fits: bool, limits: ExchangeLimits) -> Choice:
+    if layout.fused and (not layout.wide or wide_operator_fits(layout, limits)):
+        most = (limits.wide if layout.wide else limits.fused).ranks
         if layout.ep <= most:
             return Choice("fused_mc2", f"fused operator, at most {most} ranks")
     if fits:
@@ -138,7 +139,7 @@ def _on_a3(layout: ExpertLayout, fits: bool) -> Choice:
     return Choice("alltoall", "above the dispatch operator's capacity")
 
 
-def _on_a5(layout: ExpertLayout, fits: bool) -> Choice:
+def _on_a5(layout: ExpertLayout, fits: bool, _limits: ExchangeLimits) -> Choice:
     if fits:
         return Choice("mc2", "within capacity")
     if layout.ep <= layout.top_k:
@@ -146,7 +147,7 @@ def _on_a5(layout: ExpertLayout, fits: bool) -> Choice:
     return Choice("alltoall", "above the dispatch operator's capacity")
 
 
-def _on_310p(_layout: ExpertLayout, _fits: bool) -> Choice:
+def _on_310p(_layout: ExpertLayout, _fits: bool, _limits: ExchangeLimits) -> Choice:
     return Choice("allgather", "the only method of this generation")
 
 

@@ -1,16 +1,12 @@
 """Ports of a deployment: who binds which, and where two would meet on one machine."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ascend_recipes.findings import Phrase
+from ascend_recipes.registry.load import load_registry
 
-HCCL_HOST_PORTS = (60000, 16)
-"""First and number of ports that HCCL takes on a host unless HCCL_IF_BASE_PORT says otherwise.
-
-Source: CANN documentation, environment variable HCCL_IF_BASE_PORT.
-"""
 DIRECT_TRANSPORT_FIRST = 20000
 """First port of Mooncake's direct transport, which draws from 1000 ports a die at random.
 
@@ -18,6 +14,18 @@ Source: vllm-ascend docs/source/tutorials/features/pd_disaggregation_mooncake_mu
 at 182b75ea.
 """
 DIRECT_TRANSPORT_PORTS_PER_DIE = 1000
+
+
+def collective_ports(variables: Mapping[str, str]) -> range | None:
+    """Ports of collectives on a host; none where a variable of higher rank deals them out.
+
+    Source: CANN documentation 9.0, HCCL_IF_BASE_PORT and HCCL_HOST_SOCKET_PORT_RANGE.
+    """
+    if "HCCL_HOST_SOCKET_PORT_RANGE" in variables:
+        return None
+    row, base = load_registry().collectives["hccl"], variables.get("HCCL_IF_BASE_PORT", "")
+    first = int(base) if base.isdecimal() else row.first_port
+    return range(first, first + row.host_ports)
 
 
 def meeting_port(port_base: int) -> int:

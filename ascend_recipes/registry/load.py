@@ -15,6 +15,7 @@ from ascend_recipes.errors import ExitCode, Finding, RecipeError, Source
 from ascend_recipes.findings import finding
 from ascend_recipes.paths import data_root, display_path
 from ascend_recipes.schema.base import Spec
+from ascend_recipes.schema.collectives import CollectivesRow
 from ascend_recipes.schema.complaints import complaint
 from ascend_recipes.schema.hook import HookRow
 from ascend_recipes.schema.log_message import LogMessagesRow
@@ -114,6 +115,7 @@ class Registry:
     quantization: Table[QuantizationRow]
     runtimes: Table[RuntimeRow]
     stacks: Table[StackRow]
+    collectives: Table[CollectivesRow]
     deployments: Table[DeploymentsRow]
     findings: Table[FindingsRow]
     log_messages: Table[LogMessagesRow]
@@ -152,6 +154,7 @@ def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
         quantization=rows("quantization", QuantizationRow),
         runtimes=rows("runtimes", RuntimeRow),
         stacks=rows("stacks", StackRow),
+        collectives=rows("collectives", CollectivesRow),
         deployments=rows("deployments", DeploymentsRow),
         findings=rows("findings", FindingsRow),
         log_messages=rows("log_messages", LogMessagesRow),

@@ -13,16 +13,11 @@ from ascend_recipes.planning.dispatch import ExpertLayout, wide_operator_fits
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules import options
 from ascend_recipes.rules.holding import holds
-from ascend_recipes.rules.moe import spread_experts
-
-_MOST_RECEIVED = 131072
-"""Tokens that a rank may receive unless told otherwise (ascend_config.py:283)."""
+from ascend_recipes.rules.moe import limits_of, spread_experts
+from ascend_recipes.schema.exchange import ExchangeLimits
 
 _UNEVEN = 4
 """How many times its share a rank is reckoned to receive when load is uneven: assumed."""
-
-_FUSED_RANKS, _WIDE_RANKS = 32, 64
-"""Most ranks of the fused operator, and of the wide one (ascend_forward_context.py:240-258)."""
 
 
 @holds("vllm_ascend")
@@ -42,17 +37,19 @@ def fused_operator_runs(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if not layout.experts or layout.ep == 1:
         yield finding("moe.fused_idle", at=fused.at, fix=options.off(fused))
         return
-    if layout.ep > _FUSED_RANKS:
+    limits = limits_of(resolved)
+    usual, most = limits.fused.ranks, limits.wide.ranks
+    if layout.ep > usual:
         yield finding(
             "moe.fused_mc2_ep",
-            severity=Severity.WARNING if layout.ep > _WIDE_RANKS else Severity.INFO,
+            severity=Severity.WARNING if layout.ep > most else Severity.INFO,
             at=fused.at,
             fix=options.off(fused),
             ranks=layout.ep,
-            most=_WIDE_RANKS,
-            usual=_FUSED_RANKS,
+            most=most,
+            usual=usual,
         )
-    if not _wide_takes(layout):
+    if not _wide_takes(layout, limits):
         yield finding(
             "moe.megamoe_shape",
             at=fused.at,
@@ -104,11 +101,13 @@ def fused_results_stay_right(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def fused_keeps_every_token(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """The fused operators drop what a rank receives beyond a limit, and nobody is told."""
     fused, layout = options.fused_communication(resolved), spread_experts(resolved)
-    runs = "fused_mc2" in resolved.hardware.capabilities and 1 < layout.ep <= _WIDE_RANKS
+    limits = limits_of(resolved)
+    reaches = 1 < layout.ep <= limits.wide.ranks
+    runs = "fused_mc2" in resolved.hardware.capabilities and reaches
     if fused is None or not layout.experts or not runs:
         return
     limit = options.key(resolved, "mega_moe_max_tokens")
-    most = limit.value if limit is not None else _MOST_RECEIVED
+    most = limit.value if limit is not None else limits.received_tokens
     each = -(-resolved.recipe.scheduler.max_num_batched_tokens // layout.tp)
     even, local = each * layout.top_k, layout.experts // layout.ep
     worst = each * layout.ep * min(layout.top_k, local)
@@ -133,11 +132,11 @@ def fused_leaves_drafts_right(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding("moe.fused_drafter", at=fused.at, fix=options.off(fused), kind=kind)
 
 
-def _wide_takes(layout: ExpertLayout) -> bool:
+def _wide_takes(layout: ExpertLayout, limits: ExchangeLimits) -> bool:
     """Whether the wide operator takes the model, where its package is installed."""
     plain = layout.quantization == "bf16"
     shaped = replace(layout, wide=True, quantization="w8a8" if plain else layout.quantization)
-    return wide_operator_fits(shaped)
+    return wide_operator_fits(shaped, limits)
 
 
 def _refused_architecture(resolved: ResolvedRecipe, option: str) -> str:

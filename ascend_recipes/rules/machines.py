@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
+from ascend_recipes.planning.ports import collective_ports
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules import options
 from ascend_recipes.rules.holding import holds
@@ -26,11 +27,8 @@ _FABRIC_HDK, _FABRIC_CANN = "25.5", "9.0.0"
 _X86_CANN = "9.0.0"
 _MOONCAKE_GLIBC = "2.35"
 
-_DEVICE_PORT = 16666
-"""Port of HCCL's on each device."""
-
-_HOST_PORTS, _HOST_COUNT = 60000, 32
-"""First port of HCCL's on the host and how many it takes."""
+_FREE_FROM = 50000
+"""First port that is offered in place of HCCL's own, the example of CANN's documentation."""
 
 
 def generations_agree(resolved: ResolvedRecipe, installed: InstalledVersions) -> Iterator[Finding]:
@@ -184,20 +182,21 @@ def transfers_have_their_parts(
 @holds("vllm_ascend")
 def ports_are_free(resolved: ResolvedRecipe, installed: InstalledVersions) -> Iterator[Finding]:
     """Nobody else listens where HCCL will."""
-    base = options.variable(resolved, "HCCL_IF_BASE_PORT")
+    env, hccl = resolved.recipe.env, resolved.registry.collectives["hccl"]
     several = resolved.recipe.nodes > 1 or resolved.recipe.parallel.world_size > 1
-    first = int(str(base.value)) if base and str(base.value).isdigit() else _HOST_PORTS
+    moved = env.keys() & {"HCCL_IF_BASE_PORT", "HCCL_NPU_SOCKET_PORT_RANGE"}
     taken = set(installed.listening_ports)
-    wanted = set(range(first, first + _HOST_COUNT)) | ({_DEVICE_PORT} if base is None else set())
-    busy = sorted(taken & wanted)
+    wanted = {*(collective_ports(env) or ()), *(() if moved else (hccl.device_port,))}
+    busy, count = sorted(taken & wanted), hccl.host_ports
     if busy and several:
-        free = next(
-            start
-            for start in range(50000, 60000, _HOST_COUNT)
-            if not taken & set(range(start, start + _HOST_COUNT))
-        )
+        starts = range(_FREE_FROM, hccl.first_port, count)
+        free = next(start for start in starts if taken.isdisjoint(range(start, start + count)))
         yield finding(
-            "net.port", at="env.HCCL_IF_BASE_PORT", fix=f"env.HCCL_IF_BASE_PORT={free}", busy=busy
+            "net.port",
+            at="env.HCCL_IF_BASE_PORT",
+            fix=f"env.HCCL_IF_BASE_PORT={free}",
+            busy=busy,
+            count=count,
         )
 
 

@@ -11,11 +11,11 @@ from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
 from ascend_recipes.planning.capture import CAPTURE_CAP
 from ascend_recipes.planning.dispatch import (
-    TOKENS_PER_RANK,
     ExpertLayout,
     communication_method,
     expert_layout,
     fused_window_mib,
+    meets_needs,
     token_capacity,
     window_mib,
 )
@@ -23,9 +23,7 @@ from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules import options
 from ascend_recipes.rules.graph import query_length
 from ascend_recipes.rules.holding import holds
-
-_DEFAULT_WINDOW = 200
-"""HCCL's own HCCL_BUFFSIZE in MiB."""
+from ascend_recipes.schema.exchange import ExchangeLimits
 
 _TRUSTED_EXCESS = 2.5
 """How many times the set window the formula must ask for to call it an error.
@@ -34,12 +32,6 @@ The formula gives the operator's own number where that was reported (vllm-ascend
 documented deployments of releases run at up to 2.1 times less than it asks for.
 """
 
-_MOST_HIERARCHICAL = 512
-"""Experts, replicas included, of the two-level exchange (ascend_config.py:344-350)."""
-
-_A2_RANKS, _A2_EACH = 16, 24
-"""Fewest ranks and most experts a rank of the dispatch operator on A2 (…:221-238)."""
-
 
 @holds("vllm_ascend")
 def window_suffices(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -47,8 +39,9 @@ def window_suffices(resolved: ResolvedRecipe) -> Iterator[Finding]:
     layout, tokens = spread_experts(resolved), _largest_step(resolved)
     if not layout.experts or layout.hardware not in ("a2", "a3"):
         return
-    capacity = token_capacity(layout, tokens)
-    method = communication_method(layout, min(tokens, capacity), capacity).method
+    limits = limits_of(resolved)
+    capacity = token_capacity(layout, tokens, limits)
+    method = communication_method(layout, min(tokens, capacity), capacity, limits).method
     if method == "fused_mc2":
         needed = fused_window_mib(layout, -(-_step(resolved) // layout.tp))
     elif method == "mc2":
@@ -56,7 +49,8 @@ def window_suffices(resolved: ResolvedRecipe) -> Iterator[Finding]:
         needed = window_mib(layout, -(-capacity // layout.tp), hierarchical=hierarchical)
     else:
         return
-    text = resolved.recipe.env.get("HCCL_BUFFSIZE", str(_DEFAULT_WINDOW))
+    default = resolved.registry.collectives["hccl"].buffer_mib
+    text = resolved.recipe.env.get("HCCL_BUFFSIZE", str(default))
     given = int(text) if text.isdigit() else 0
     if 0 < given < needed:
         sure = needed > _TRUSTED_EXCESS * given
@@ -75,13 +69,19 @@ def window_suffices(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 @holds("vllm_ascend")
 def small_groups_gather(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """A2 dispatches only over 16 ranks or more with at most 24 experts each."""
-    layout = spread_experts(resolved)
-    if not layout.experts or layout.ep == 1 or layout.hardware != "a2":
-        return
-    each = layout.experts // layout.ep
-    if layout.ep < _A2_RANKS or each > _A2_EACH:
-        yield finding("moe.a2_mc2", at="parallel.ep", ranks=layout.ep, each=each)
+    """A2 dispatches only over enough ranks with few experts each."""
+    layout, limits = spread_experts(resolved), limits_of(resolved)
+    needs = limits.dispatch_needs.get(layout.hardware)
+    spread = layout.experts and layout.ep > 1
+    if spread and needs is not None and not meets_needs(layout, limits):
+        yield finding(
+            "moe.a2_mc2",
+            at="parallel.ep",
+            ranks=layout.ep,
+            each=layout.experts // layout.ep,
+            least=needs.ranks,
+            most=needs.experts_per_rank,
+        )
 
 
 @holds("vllm_ascend")
@@ -98,13 +98,14 @@ def hierarchy_is_possible(resolved: ResolvedRecipe) -> Iterator[Finding]:
             fix=options.off(hierarchical),
             hardware=resolved.recipe.hardware,
         )
-    if layout.experts > _MOST_HIERARCHICAL:
+    most = limits_of(resolved).hierarchical_experts
+    if layout.experts > most:
         yield finding(
             "moe.hierarchy_experts",
             at=hierarchical.at,
             fix=options.off(hierarchical),
             experts=layout.experts,
-            most=_MOST_HIERARCHICAL,
+            most=most,
         )
 
 
@@ -142,13 +143,13 @@ def shared_expert_is_replicated(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 @holds("vllm_ascend")
 def prefill_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """The dispatch operator takes 512 tokens a rank, also where prefill shall use it."""
+    """Experts dispatch so many tokens of a rank at most, also where prefill shall do it."""
     recipe = resolved.recipe
     chosen = options.switched_on(
         options.field(recipe.moe.prefill_dispatch, "moe.prefill_dispatch"),
         options.key(resolved, "enable_prefill_mc2"),
     )
-    most = TOKENS_PER_RANK * recipe.parallel.tp
+    most = limits_of(resolved).tokens_per_rank * recipe.parallel.tp
     if chosen is not None and spread_experts(resolved).experts and _step(resolved) > most:
         yield finding(
             "moe.prefill_capacity",
@@ -161,14 +162,13 @@ def prefill_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 @holds("vllm_ascend")
 def decode_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """A decode step above 512 tokens a rank leaves the dispatch operator, and nobody is told."""
-    layout, recipe = spread_experts(resolved), resolved.recipe
+    """A decode step of more tokens leaves the dispatch operator, and nobody is told."""
+    layout, recipe, limits = spread_experts(resolved), resolved.recipe, limits_of(resolved)
     if not layout.experts or layout.ep == 1 or layout.hardware == "310p":
         return
     tokens = recipe.scheduler.max_num_seqs * query_length(resolved)
-    most = TOKENS_PER_RANK * layout.tp
-    small_a2 = layout.hardware == "a2" and layout.ep < _A2_RANKS
-    if tokens > most and not small_a2 and not _prefill_only(resolved):
+    most = limits.tokens_per_rank * layout.tp
+    if tokens > most and meets_needs(layout, limits) and not _prefill_only(resolved):
         requests = most // query_length(resolved)
         yield finding(
             "moe.decode_capacity",
@@ -202,6 +202,13 @@ def experts_split_evenly(resolved: ResolvedRecipe) -> Iterator[Finding]:
             intermediate=layout.intermediate,
             split=split,
         )
+
+
+def limits_of(resolved: ResolvedRecipe) -> ExchangeLimits:
+    """Numbers of the runtime; only rules that hold for one which has them may ask."""
+    limits = resolved.runtime.exchange
+    assert limits is not None, f"runtime {resolved.recipe.runtime.kind} states no limits"
+    return limits
 
 
 def spread_experts(resolved: ResolvedRecipe) -> ExpertLayout:

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat
 
 from ascend_recipes.schema.base import Count, ImplementationPath, Json, Name, Spec
+from ascend_recipes.schema.exchange import ExchangeLimits
 
 
 class FactRow(Spec):
@@ -209,6 +210,8 @@ class RuntimeRow(FactRow):
     """Option -> beginnings of architecture names for which the runtime refuses it."""
     connectors: tuple[str, ...] = ()
     """Names of the connectors that move or keep caches; none where we do not know them."""
+    exchange: ExchangeLimits | None = None
+    """Numbers by which it chooses how experts get their tokens; none where the plan decides."""
 
 
 class ProviderRow(FactRow):

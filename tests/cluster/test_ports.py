@@ -11,7 +11,12 @@ from ascend_recipes.errors import Severity
 from ascend_recipes.launch.members import name_members
 from ascend_recipes.launch.ports import deployment_ranges, port_findings
 from ascend_recipes.planning.nodes import deployment_nodes
-from ascend_recipes.planning.ports import PortRange, out_of_range, port_clashes
+from ascend_recipes.planning.ports import (
+    PortRange,
+    collective_ports,
+    out_of_range,
+    port_clashes,
+)
 from ascend_recipes.rendering.render import render_commands
 from tests.conftest import plan_of
 
@@ -137,3 +142,11 @@ def test_port_in_the_collectives_range():
     moved = (*words, "env.HCCL_IF_BASE_PORT=50000")
     _, members, addresses = deployment("deepseek_v4_a3", *moved)
     assert not list(port_findings(deployment_ranges(members, addresses)))
+
+
+def test_ports_of_the_collectives_move_with_their_variables():
+    """CANN 9.0: 60000 to 60031, or 32 from the base; a given range has the last word."""
+    assert collective_ports({}) == range(60000, 60032)
+    moved = {"HCCL_IF_BASE_PORT": "50000"}
+    assert collective_ports(moved) == range(50000, 50032)
+    assert collective_ports({**moved, "HCCL_HOST_SOCKET_PORT_RANGE": "auto"}) is None

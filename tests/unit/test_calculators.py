@@ -36,6 +36,7 @@ from ascend_recipes.planning.dispatch import (
 )
 from ascend_recipes.planning.streams import StreamDemand, stream_budget
 from ascend_recipes.planning.topology import group_ranks
+from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.plan import GroupPlan
 
 DEMANDS = st.builds(
@@ -96,8 +97,8 @@ def test_demands_of_recipes(plan):
 def test_experts_of_recipes(plan):
     flash = expert_layout(plan("recipe=deepseek_v4_a3").resolved)
     assert (flash.experts, flash.ep, flash.top_k, flash.hidden) == (256, 16, 6, 4096)
-    capacity = token_capacity(flash, 128)
-    assert communication_method(flash, 128, capacity).method == "mc2"
+    capacity = token_capacity(flash, 128, LIMITS)
+    assert communication_method(flash, 128, capacity, LIMITS).method == "mc2"
     assert window_mib(flash, capacity // flash.tp) < 1024
     latent = expert_layout(plan("recipe=kimi_k3_w4a8_a3_4n").resolved)
     assert (latent.experts, latent.hidden, latent.top_k, latent.ep) == (896, 3584, 16, 64)
@@ -135,6 +136,9 @@ def test_more_layers_never_allow_more_graphs(layers, drafts, context, vector):
         ).max_sizes
 
     assert most(layers + 1) <= most(layers)
+
+
+LIMITS = load_registry().runtimes["vllm_ascend"].exchange
 
 
 def experts(**changes) -> ExpertLayout:
@@ -201,7 +205,7 @@ METHODS = [
 @pytest.mark.parametrize(("changes", "tokens", "method"), METHODS, ids=str)
 def test_communication_methods(changes, tokens, method):
     layout = experts(**changes)
-    choice = communication_method(layout, tokens, token_capacity(layout, 512))
+    choice = communication_method(layout, tokens, token_capacity(layout, 512, LIMITS), LIMITS)
     assert choice.method == method
     assert choice.because
     assert choice.runtime == "vllm_ascend"
@@ -209,7 +213,7 @@ def test_communication_methods(changes, tokens, method):
 
 @given(st.integers(1, 10**5), st.integers(1, 32), st.booleans(), st.booleans())
 def test_capacity_is_bounded_per_rank(tokens, tp, fused, wide):
-    capacity = token_capacity(experts(tp=tp, fused=fused, wide=wide), tokens)
+    capacity = token_capacity(experts(tp=tp, fused=fused, wide=wide), tokens, LIMITS)
     assert capacity % tp == 0
     assert capacity // tp <= (4096 if fused and wide else 512)
     assert capacity >= min(tokens, 512)
