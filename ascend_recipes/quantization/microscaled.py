@@ -2,11 +2,13 @@
 
 A5 multiplies float8 whose 32 neighbours along the inner size share a power of two. A block that
 shares one power of two is a special case of it: its scale is repeated. Nothing is rounded again.
-vllm-ascend does the same (quantization/methods/fp8.py:44-105 at 182b75ea).
+vllm-ascend does the same (quantization/methods/fp8.py:44-105 at 182b75ea), but after ranks have
+taken their parts; here scales are repeated first, so that a rank's part may end inside a block.
 
 Legend: T tokens, K inner size, N columns, G groups, X inputs of a group, L outputs of a group.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ BLOCK = 128
 """Rows and columns of a weight that share a scale in the checkpoint."""
 
 SHARED = 32
-"""Numbers that share a scale in the operators."""
+"""Numbers that share a scale in the operators, which take scales in pairs."""
 
 KIND = "float8_e4m3fn"
 
@@ -62,24 +64,23 @@ class BlockFloatLinear(LinearMethodBase):
         params_dtype: torch.dtype,
         **extra_weight_attrs: Any,
     ) -> None:
-        """Allocate weight `[N, K]` and scales `[N / 128, K / 128]`, as the checkpoint has them."""
+        """Allocate weight `[N, K]` and the exponents of its scales, `[N, K / 32]`."""
         sizes = (sum(output_partition_sizes), input_size_per_partition)
-        parts = (*output_partition_sizes, input_size_per_partition)
-        assert not any(size % BLOCK for size in parts), f"{sizes} are no whole blocks of {BLOCK}"
+        assert sizes[1] % (2 * SHARED) == 0, f"{sizes[1]} inputs are no whole pairs of {SHARED}"
         axes = {"input_dim": 1, "output_dim": 0, **extra_weight_attrs}
         weight = nn.Parameter(torch.empty(sizes, dtype=torch.float8_e4m3fn), False)
         set_weight_attrs(weight, axes)
         layer.register_parameter("weight", weight)
-        blocks = [size // BLOCK for size in sizes]
-        scale = nn.Parameter(torch.empty(blocks, dtype=torch.float8_e8m0fnu), False)
-        # How vLLM places the parts of a merged layer in a tensor with fewer rows.
-        set_weight_attrs(scale, {**axes, "packed_dim": 0, "packed_factor": BLOCK})
+        exponents = torch.empty(sizes[0], sizes[1] // SHARED, dtype=torch.uint8)
+        scale = nn.Parameter(exponents, requires_grad=False)
+        loader = _spreading(extra_weight_attrs["weight_loader"])
+        set_weight_attrs(scale, {**axes, "weight_loader": loader})
         layer.register_parameter("scale", scale)
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Turn the weight to `[K, N]` and the scales to bytes `[K / 64, N, 2]`."""
         layer.weight = nn.Parameter(layer.weight.data.t(), requires_grad=False)
-        pairs = spread_scale(layer.scale.data).unflatten(1, (-1, 2)).transpose(0, 1)
+        pairs = layer.scale.data.unflatten(1, (-1, 2)).transpose(0, 1)
         layer.weight_scale = nn.Parameter(pairs.contiguous(), requires_grad=False)
         del layer.scale
 
@@ -110,7 +111,7 @@ class GroupedBlockFloatLinear(BlockFloatLinear):
     def process_weights_after_loading(self, layer: nn.Module) -> None:
         """Turn the weight to `[G, X, L]` and the scales to bytes `[G, X / 64, L, 2]`."""
         weight_GLX = layer.weight.data.unflatten(0, (self.groups, -1))
-        scale_GLX = spread_scale(layer.scale.data).unflatten(0, (self.groups, -1))
+        scale_GLX = layer.scale.data.unflatten(0, (self.groups, -1))
         weight_GXL = weight_GLX.transpose(1, 2).contiguous()
         pairs = scale_GLX.unflatten(2, (-1, 2)).transpose(1, 2).contiguous()
         layer.weight = nn.Parameter(weight_GXL, requires_grad=False)
@@ -134,7 +135,11 @@ class GroupedBlockFloatLinear(BlockFloatLinear):
         return output
 
 
-def spread_scale(scale: torch.Tensor) -> torch.Tensor:
-    """Bytes `[N, K / 32]` of scales `[N / 128, K / 128]`."""
-    exponents = scale.view(torch.uint8).repeat_interleave(BLOCK, dim=0)
-    return exponents.repeat_interleave(BLOCK // SHARED, dim=1)
+def _spreading(load: Callable[..., None]) -> Callable[..., None]:
+    """Load scales `[N / 128, K / 128]` as bytes `[N, K / 32]`, of which a rank takes its part."""
+
+    def spread_and_load(parameter: nn.Parameter, scale: torch.Tensor, *shard: int) -> None:
+        exponents = scale.view(torch.uint8).repeat_interleave(BLOCK, dim=0)
+        load(parameter, exponents.repeat_interleave(BLOCK // SHARED, dim=1), *shard)
+
+    return spread_and_load

@@ -14,6 +14,9 @@ from ascend_recipes.rules.options import argument, removed
 _BLOCK = 128
 """Rows and columns that share a scale in block-wise 8-bit float weights."""
 
+_SCALE_PAIR = 64
+"""Inputs of two scales as A5's operators take them; our loader parts blocks of weights there."""
+
 _FRACTAL = 32
 """8-bit columns of a fractal tile."""
 
@@ -50,14 +53,15 @@ def feed_forward_splits(resolved: ResolvedRecipe) -> Iterator[Finding]:
 
 
 def shared_experts_split(resolved: ResolvedRecipe) -> Iterator[Finding]:
-    """Block-wise 8-bit layers of the shared expert are split in whole blocks."""
+    """Block-wise 8-bit layers of the shared expert are split in whole blocks, natively in less."""
     sizes = [resolved.config.get(name) for name in ("moe_intermediate_size", "n_shared_experts")]
     tp = resolved.recipe.parallel.tp
     if resolved.checkpoint.format != "fp8_fp4" or not all(isinstance(n, int) for n in sizes):
         return
     width = prod(cast(list[int], sizes))
-    if width % (tp * _BLOCK) and tp > 1:
-        legal = [n for n in divisors(width // _BLOCK) if n < tp and tp % n == 0]
+    unit = _SCALE_PAIR if resolved.recipe.runtime.kind == "native" else _BLOCK
+    if width % (tp * unit) and tp > 1:
+        legal = [n for n in divisors(width // unit) if n < tp and tp % n == 0]
         yield finding(
             "quant.tp_shard",
             at="parallel.tp",
@@ -65,7 +69,7 @@ def shared_experts_split(resolved: ResolvedRecipe) -> Iterator[Finding]:
             width=width,
             tp=tp,
             each=width // tp,
-            unit=_BLOCK,
+            unit=unit,
             format=resolved.checkpoint.format,
         )
 
