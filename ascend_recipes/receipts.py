@@ -42,6 +42,8 @@ class EffectiveValues(Spec):
     """Types of the recurrent states, convolution first; empty without state layers."""
     state_cache_mode: str = "none"
     prefix_caching: bool = False
+    prefix_retention: int | None = None
+    """Tokens between ends of prefixes that windows and states keep; 0 for the last one only."""
     graph_mode: str
     capture_sizes: tuple[int, ...] = ()
     """Token counts of the captured decode graphs."""

@@ -81,9 +81,15 @@ def _effective(plan: "LaunchPlan", receipt: Receipt, registry: "Registry") -> It
         return
     backends = (registry.backends[layer.backend].implementation for layer in plan.layers)
     wanted_backends = sorted({backend for backend in backends if backend})
+    retention = effective.prefix_retention
     pairs: tuple[tuple[str, object, object], ...] = (
         ("effective.block_size", plan.cache.block_size, effective.block_size),
         ("effective.prefix_caching", plan.cache.prefix_caching, effective.prefix_caching),
+        (
+            "effective.prefix_retention",
+            plan.engine.get("prefix_cache_retention_interval", retention),
+            retention,
+        ),
         ("effective.state_mode", plan.cache.state_mode, effective.state_cache_mode),
         ("effective.graph_mode", plan.graph.mode, effective.graph_mode),
         (

@@ -1,6 +1,7 @@
 """The cache part of the plan."""
 
 from ascend_recipes.memory.hybrid import hybrid_pages
+from ascend_recipes.planning.degrees import prefix_alignment
 from ascend_recipes.planning.ledger import Ledger
 from ascend_recipes.resolve import ResolvedRecipe, state_dtype
 from ascend_recipes.schema.plan import CachePlan
@@ -52,6 +53,15 @@ def kv_dtype(resolved: ResolvedRecipe) -> str:
 def state_mode(resolved: ResolvedRecipe) -> str:
     """When recurrent states are kept: `align` at block boundaries, else only the running one."""
     return "align" if "prefix_align" in resolved.traits else "none"
+
+
+def cache_alignment(resolved: ResolvedRecipe) -> int:
+    """Tokens in whose multiples a cached prefix ends: a block of every cache ends there."""
+    from ascend_recipes.memory.caches import cache_pool
+    from ascend_recipes.memory.views import role_view
+
+    pool = cache_pool(role_view(resolved), resolved.recipe.runtime.kind)
+    return prefix_alignment([group.block_tokens for group in pool.groups])
 
 
 def unified_block_size(resolved: ResolvedRecipe) -> int | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ascend_recipes.paths import cache_root
-from ascend_recipes.planning.cache import state_mode
+from ascend_recipes.planning.cache import cache_alignment, state_mode
 from ascend_recipes.planning.ledger import Ledger, Section
 from ascend_recipes.resolve import ResolvedRecipe, state_dtype
 from ascend_recipes.schema.base import Json
@@ -24,8 +24,19 @@ def plan_engine(
     _add_graph(section, graph)
     _add_drafter(resolved, section, drafter)
     for key, value in resolved.recipe.extra_args.items():
-        section.recipe(key, value, f"extra_args.{key}")
+        _add_extra(section, key, value)
     return section.values
+
+
+def _add_extra(section: Section, key: str, value: Json) -> None:
+    """An argument in the plan's place; of a nested one only the fields that are named."""
+    made, path = section.values.get(key), f"extra_args.{key}"
+    if not (isinstance(made, dict) and isinstance(value, dict)):
+        section.recipe(key, value, path)
+        return
+    for name, item in value.items():
+        made[name] = item
+        section.ledger.from_recipe(f"{section.name}.{key}.{name}", f"{path}.{name}")
 
 
 def plan_server(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, Json]:
@@ -206,9 +217,8 @@ def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
     section.recipe("enable_prefix_caching", cache.prefix_caching, "cache.prefix_caching")
     section.recipe("gpu_memory_utilization", cache.memory_fraction, "cache.memory_fraction")
     native = resolved.recipe.runtime.kind == "native"
-    if cache.kind == "heterogeneous" and cache.retention_interval_tokens and native:
-        path = "cache.retention_interval_tokens"
-        section.recipe("prefix_cache_retention_interval", cache.retention_interval_tokens, path)
+    if cache.kind == "heterogeneous" and cache.prefix_caching and native:
+        _add_retention(resolved, cache.retention_interval_tokens, section)
     if asks_for_hybrid_manager(resolved):
         because = "caches of several kinds: with a KV connector vLLM would fall back to one kind"
         section.decided("disable_hybrid_kv_cache_manager", False, because, _add_cache)
@@ -218,6 +228,20 @@ def _add_cache(resolved: ResolvedRecipe, section: Section) -> None:
         section.recipe("mamba_cache_mode", state_mode(resolved), "cache.state_mode")
         dtype = state_dtype(resolved.recipe, resolved.config)
         section.recipe("mamba_ssm_cache_dtype", dtype, "cache.state_dtype")
+
+
+def _add_retention(resolved: ResolvedRecipe, interval: int, section: Section) -> None:
+    """Where cached prefixes may end, in words that leave nothing to vLLM's default.
+
+    That keeps the end of the last prompt only, and with a drafter the boundary before it
+    (vllm/v1/core/kv_cache_coordinator.py:65, replay_boundaries, at 0.32.0).
+    """
+    key, path = "prefix_cache_retention_interval", "cache.retention_interval_tokens"
+    if interval:
+        section.recipe(key, interval, path)
+    else:
+        because = "0 keeps every prefix: where blocks of all caches end"
+        section.recipe(key, cache_alignment(resolved), path, because)
 
 
 def asks_for_hybrid_manager(resolved: ResolvedRecipe) -> bool:

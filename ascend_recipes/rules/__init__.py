@@ -106,6 +106,7 @@ RULES: tuple[Rule, ...] = (
     cache.decode_batch_fits_step,
     cache.state_pages_are_equal,
     cache.prefixes_can_be_found,
+    cache.kept_prefixes_can_end,
     cache.caches_keep_their_kinds,
     cache.pooled_states_are_aligned,
     cache.cache_dtype_is_read,

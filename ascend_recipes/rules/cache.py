@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from ascend_recipes.errors import Finding, Severity
 from ascend_recipes.findings import finding
 from ascend_recipes.memory.hybrid import hybrid_pages
-from ascend_recipes.planning.cache import kv_dtype, unified_block_size
+from ascend_recipes.planning.cache import cache_alignment, kv_dtype, unified_block_size
 from ascend_recipes.planning.degrees import divisors
 from ascend_recipes.resolve import ResolvedRecipe, state_dtype
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import (
+    Setting,
     argument,
+    field,
     pooled_cache,
     removed,
     switched_on,
@@ -154,6 +156,48 @@ def prefixes_can_be_found(resolved: ResolvedRecipe) -> Iterator[Finding]:
         yield finding(
             "cache.prefix_min", at=at, fix=f"{at}=false", alignment=alignment, length=length
         )
+
+
+def kept_prefixes_can_end(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Prefixes are kept where blocks of all caches end, else vLLM stops while it starts.
+
+    Natively the interval is not told without prefix caching; a variable is read in any case.
+    """
+    recipe, stated = resolved.recipe, _retention(resolved)
+    native = recipe.runtime.kind == "native"
+    if stated is None or recipe.cache.kind != "heterogeneous":
+        return
+    if native and not recipe.cache.prefix_caching:
+        return
+    alignment, interval = cache_alignment(resolved), stated.value
+    if not isinstance(interval, int) or interval < 0 or interval % alignment:
+        fix = f"{stated.at}={alignment}"
+        yield finding(
+            "cache.retention", at=stated.at, fix=fix, interval=interval, alignment=alignment
+        )
+    elif interval == 0 and _drops_draft_blocks(resolved) and recipe.cache.prefix_caching:
+        fix = f"{stated.at}={alignment}"
+        yield finding("cache.retention_drafts", at=stated.at, fix=fix, shortest=2 * alignment)
+
+
+def _retention(resolved: ResolvedRecipe) -> Setting | None:
+    """Interval at which prefixes are kept, as the engine is told; none where all are."""
+    cache = resolved.recipe.cache
+    if resolved.recipe.runtime.kind == "native":
+        told = argument(resolved, "prefix_cache_retention_interval")
+    else:
+        told = variable(resolved, "VLLM_PREFIX_CACHE_RETENTION_INTERVAL")
+    if told is not None:
+        number = isinstance(told.value, str) and told.value.isdecimal()
+        return Setting(int(str(told.value)), told.at) if number else told
+    chosen = cache.retention_interval_tokens if cache.kind == "heterogeneous" else 0
+    return field(chosen, "cache.retention_interval_tokens")
+
+
+def _drops_draft_blocks(resolved: ResolvedRecipe) -> bool:
+    """Whether the last block of a prefix is computed anew, for what the drafter reads of it."""
+    kept = switched_on(argument(resolved, "speculative_config.disable_eagle_block_drop"))
+    return resolved.recipe.drafter.kind != "none" and kept is None
 
 
 def caches_keep_their_kinds(resolved: ResolvedRecipe) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ def effective_values(worker: "AscendWorker") -> EffectiveValues:
         state_dtypes=tuple(_short(dtype) for dtype in states[0].dtypes) if states else (),
         state_cache_mode=cache.mamba_cache_mode,
         prefix_caching=bool(cache.enable_prefix_caching),
+        prefix_retention=runner.kv_cache_config.prefix_cache_retention_interval,
         graph_mode=compilation.cudagraph_mode.name,
         capture_sizes=tuple(compilation.cudagraph_capture_sizes or ()),
         attention_backends=_attention_backends(worker),

@@ -53,6 +53,7 @@ CHOSEN_AT_RUN_TIME = {
         "effective.capture_sizes",
         "effective.graph_mode",
         "effective.prefix_caching",
+        "effective.prefix_retention",
         "effective.state_mode",
     },
     "launch/preflight.py": {

@@ -257,6 +257,20 @@ def test_foreign_receipt_is_an_error(tiny, receipt, change, id):
     assert finding.severity is Severity.ERROR
 
 
+def test_prefixes_kept_otherwise_than_planned_are_told(plan, receipt):
+    """What the recipe asks of vLLM is compared with what vLLM's cache manager goes by."""
+    made = plan("recipe=deepseek_v4_a3", "device=emulated", "scale=tiny").plan
+    assert made.engine["prefix_cache_retention_interval"] == 4096
+    for actual in (4096, 0, None):
+        effective = receipt.effective.model_copy(update={"prefix_retention": actual})
+        worker = receipt.model_copy(update={"effective": effective})
+        found = {item.id: item for item in audit_receipts(made, (worker,), load_registry())}
+        assert ("effective.prefix_retention" in found) == (actual != 4096)
+        if actual == 0:
+            message = found["effective.prefix_retention"].message
+            assert message == "vLLM keeps prefixes at the interval 0, the plan says 4096"
+
+
 @pytest.mark.parametrize(
     ("change", "id"),
     [
