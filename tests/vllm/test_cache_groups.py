@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,9 @@ HYBRID = [
     ("kimi_k3_w4a8_a3_4n", 16, "drafter=none"),
 ]
 LATENT = [("glm_5_2_w4a8_a3_2n", "drafter=mtp3"), ("glm_5_w8a8_a3", "drafter=none")]
-COMPRESSED = [
-    ("deepseek_v4_a3", "a3", 128),
-    ("deepseek_v4_a3", "a5", 32),
-    ("deepseek_v4_a3", "a5", 128),
-    ("deepseek_v4_pro_a3_2n", "a3", 32),
-    ("deepseek_v4_pro_a3_2n", "a5", 128),
-]
+COMPRESSED = list(
+    product(("deepseek_v4_a3", "deepseek_v4_pro_a3_2n"), ("a2", "a3", "a5"), (32, 64, 128))
+)
 
 
 def described(view, **case):
@@ -138,7 +135,8 @@ def views(plan):
     for recipe, words in LATENT:
         found[f"{recipe} {words}"] = (latent_case, first(f"recipe={recipe}", words))
     for recipe, hardware, block in COMPRESSED:
-        base = first(f"recipe={recipe}", f"cache.block_size={block}")
+        words = (f"cache.block_size={block}", "cache.retention_interval_tokens=0")
+        base = first(f"recipe={recipe}", *words)
         view = with_recipe(base, hardware=hardware)
         found[f"{recipe} {hardware} {block}"] = (compressed_case, view)
     return found
