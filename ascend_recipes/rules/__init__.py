@@ -158,6 +158,7 @@ RULES: tuple[Rule, ...] = (
     moe.shared_expert_is_replicated,
     moe.prefill_fits_dispatch,
     moe.decode_fits_dispatch,
+    moe.operator_takes_the_step,
     moe.adapters_exchange_all_to_all,
     moe.experts_split_evenly,
     fused.fused_operator_runs,

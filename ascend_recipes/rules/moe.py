@@ -24,6 +24,10 @@ from ascend_recipes.rules import options
 from ascend_recipes.rules.graph import query_length
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.schema.exchange import ExchangeLimits
+from ascend_recipes.schema.operator import of_generation
+
+_DISPATCH = "torch_npu.npu_moe_distribute_dispatch_v2"
+"""Row of the operator that dispatches, without the two levels."""
 
 _TRUSTED_EXCESS = 2.5
 """How many times the set window the formula must ask for to call it an error.
@@ -144,11 +148,7 @@ def shared_expert_is_replicated(resolved: ResolvedRecipe) -> Iterator[Finding]:
 @holds("vllm_ascend")
 def prefill_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Experts dispatch so many tokens of a rank at most, also where prefill shall do it."""
-    recipe = resolved.recipe
-    chosen = options.switched_on(
-        options.field(recipe.moe.prefill_dispatch, "moe.prefill_dispatch"),
-        options.key(resolved, "enable_prefill_mc2"),
-    )
+    recipe, chosen = resolved.recipe, _prefill_dispatch(resolved)
     most = limits_of(resolved).tokens_per_rank * recipe.parallel.tp
     if chosen is not None and spread_experts(resolved).experts and _step(resolved) > most:
         yield finding(
@@ -177,6 +177,40 @@ def decode_fits_dispatch(resolved: ResolvedRecipe) -> Iterator[Finding]:
             tokens=tokens,
             most=most,
         )
+
+
+@holds("vllm_ascend")
+def operator_takes_the_step(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The dispatch operator of a generation may take less than what the runtime gives it."""
+    layout, limits = spread_experts(resolved), limits_of(resolved)
+    capacity = token_capacity(layout, _largest_step(resolved), limits)
+    chosen = communication_method(layout, capacity, capacity, limits).method
+    if chosen != "mc2" or _two_levels(resolved):
+        return
+    legal = resolved.registry.operators[_DISPATCH].limits["tokens"]
+    (_, each), *_ = of_generation(legal, layout.hardware) or ((1, capacity),)
+    most = each * layout.tp
+    if capacity > most:
+        at, value = _smaller_step(resolved, most)
+        yield finding(
+            "moe.operator_tokens",
+            at=at,
+            fix=f"{at}={value}",
+            hardware=layout.hardware,
+            tokens=capacity,
+            most=most,
+        )
+
+
+def _smaller_step(resolved: ResolvedRecipe, most: int) -> tuple[str, str]:
+    """The field that the dispatch capacity follows from, and a value for `most` tokens."""
+    recipe = resolved.recipe
+    if _prefill_dispatch(resolved):
+        return "scheduler.max_num_batched_tokens", str(most)
+    captured = () if recipe.graph.kind == "none" else recipe.graph.capture_sizes
+    if sizes := [size for size in captured if size <= most]:
+        return "graph.capture_sizes", f"[{','.join(map(str, sizes))}]"
+    return "scheduler.max_num_seqs", str(most // query_length(resolved))
 
 
 @holds("vllm_ascend")
@@ -225,16 +259,20 @@ def spread_experts(resolved: ResolvedRecipe) -> ExpertLayout:
 def _largest_step(resolved: ResolvedRecipe) -> int:
     """Tokens that the dispatch capacity is computed from (ascend_forward_context.py:176-200)."""
     recipe = resolved.recipe
-    prefill = options.switched_on(
-        options.field(recipe.moe.prefill_dispatch, "moe.prefill_dispatch"),
-        options.key(resolved, "enable_prefill_mc2"),
-    )
-    if prefill is not None:
+    if _prefill_dispatch(resolved):
         return _step(resolved)
     batch = recipe.scheduler.max_num_seqs * query_length(resolved)
     if recipe.graph.kind == "none":
         return batch
     return max(recipe.graph.capture_sizes, default=min(batch, CAPTURE_CAP))
+
+
+def _prefill_dispatch(resolved: ResolvedRecipe) -> options.Setting | None:
+    """What asks prefill to dispatch too."""
+    return options.switched_on(
+        options.field(resolved.recipe.moe.prefill_dispatch, "moe.prefill_dispatch"),
+        options.key(resolved, "enable_prefill_mc2"),
+    )
 
 
 def _step(resolved: ResolvedRecipe) -> int:
