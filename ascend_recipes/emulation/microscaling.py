@@ -3,6 +3,7 @@
 # Shapes: [..., H] values, M x K times K x N; scales [..., ceil(H/64), 2]
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -322,9 +323,17 @@ def _to_fp4(values: Tensor) -> Tensor:
 
 
 def _from_fp4(packed: Tensor) -> Tensor:
-    code = torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
+    pairs = _fp4_pairs().index_select(0, packed.int().flatten())
+    return pairs.view(torch.float32).view(*packed.shape[:-1], 2 * packed.shape[-1])
+
+
+@cache
+def _fp4_pairs() -> Tensor:
+    """Both numbers of every byte as one of 64 bits: whole weights are opened at each call."""
+    byte = torch.arange(256)
+    code = torch.stack((byte & 0xF, byte >> 4), dim=-1)
     magnitude, mantissa = (code >> 1) & 3, code & 1
     tiny = mantissa.float() * 0.5
     normal = (1 + mantissa.float() * 0.5) * _power(magnitude.int() + BIAS - 1)
     value = torch.where(magnitude == 0, tiny, normal)
-    return torch.where(code > 7, -value, value)
+    return torch.where(code > 7, -value, value).view(torch.float64).flatten()
