@@ -14,6 +14,7 @@ from tests.vllm.conftest import FLOAT32, RAW, Engine
 from tests.vllm.oracle import prompt_of
 from tests.vllm.oracle_a5 import a5_logits, difference, following
 from tests.vllm.oracle_deepseek_v4 import TOLERANCE, assert_matches, oracle_logits
+from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
 
@@ -80,6 +81,13 @@ def test_every_planned_binding_is_called(engine: Engine):
     (calls,) = engine.record_calls()
     assert set(calls) == set(engine.planned.plan.operations)
     assert [name for name, count in calls.items() if count == 0] == []
+
+
+def test_zeroing_any_binding_changes_the_tokens(engine: Engine):
+    # Longer than what the indexer selects, so that its choice matters.
+    effects = effects_of_zeros(engine, prompt_of(150, seed=900))
+    assert effects.nothing | effects.drafts == set()
+    assert effects.refused == REFUSED_AS_ZEROS
 
 
 def test_float_requests_share_steps(floats: Engine, scratch: Path):

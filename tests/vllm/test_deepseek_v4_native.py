@@ -18,6 +18,7 @@ from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import prompt_of
 from tests.vllm.oracle_a5 import a5_logits, difference, following
 from tests.vllm.oracle_draft import read_tensors
+from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
 
@@ -131,3 +132,10 @@ def test_every_planned_binding_is_called(as_published: Engine):
     (calls,) = as_published.record_calls()
     assert set(calls) == set(as_published.planned.plan.operations)
     assert {name for name, count in calls.items() if count == 0} <= {"verify_drafts_greedy"}
+
+
+def test_zeroing_any_binding_changes_the_tokens(as_published: Engine):
+    # Longer than what the indexer selects, so that its choice matters.
+    effects = effects_of_zeros(as_published, prompt_of(150, seed=900))
+    assert effects.nothing | effects.drafts == set()
+    assert effects.refused == REFUSED_AS_ZEROS

@@ -6,9 +6,21 @@ from typing import Any, Literal
 
 from tests.vllm.conftest import Engine
 
-GREEDY = {"max_tokens": 6, "logits": False}
-SAMPLED = {**GREEDY, "temperature": 1.0, "top_k": 1, "seed": 5}
-"""The best tokens again, through what samples and through what judges drafts by chance."""
+FIRST = {"max_tokens": 1, "logits": False, "temperature": 1.0, "top_k": 1, "seed": 5}
+"""The best token, through what samples: most zeros are seen in it."""
+SAMPLED = {**FIRST, "max_tokens": 6}
+"""Through what judges drafts by chance too."""
+GREEDY = {**SAMPLED, "temperature": 0.0, "top_k": 0}
+STYLES = (FIRST, SAMPLED, GREEDY)
+
+REFUSED_AS_ZEROS = {
+    "compressor_metadata",
+    "lightning_indexer_metadata",
+    "moe_init_routing",
+    "sparse_attention_metadata",
+}
+"""Of DeepSeek-V4. What these give is read by another operator, which refuses zeros: rows written
+twice, no work."""
 
 Effect = Literal["tokens", "drafts", "nothing", "refused"]
 Outcome = tuple[list[int], list[list[list[int]]]]
@@ -28,19 +40,18 @@ class Effects:
 
 
 def effects_of_zeros(engine: Engine, prompt: list[int]) -> Effects:
-    """Generate without each operation of the plan, sampled and greedily, and watch the drafts.
+    """Generate without each operation of the plan until tokens change, and watch the drafts.
 
     Args:
         engine: its core in the host's process, deterministic.
         prompt: longer than what the indexer selects, if its choice is to matter.
     """
-    expected = [(style, _outcome(engine, prompt, style)) for style in (SAMPLED, GREEDY)]
+    expected = [(style, _outcome(engine, prompt, style)) for style in STYLES]
     found: dict[Effect, set[str]] = {"tokens": set(), "drafts": set(), "nothing": set()}
     found["refused"] = set()
     for name in engine.planned.plan.operations:
         found[_effect(engine, name, prompt, expected)].add(name)
-    for style, outcome in expected:
-        assert _outcome(engine, prompt, style) == outcome
+    assert _outcome(engine, prompt, SAMPLED) == expected[STYLES.index(SAMPLED)][1]
     return Effects(**{effect: frozenset(names) for effect, names in found.items()})
 
 
@@ -55,7 +66,7 @@ def _effect(
     prompt: list[int],
     expected: list[tuple[Mapping[str, Any], Outcome]],
 ) -> Effect:
-    """Ways of sampling are tried until one changes the tokens."""
+    """Ways to generate are tried until one changes the tokens."""
     effect: Effect = "nothing"
     for style, (tokens, drafts) in expected:
         answers = engine.generate_without(name, [prompt], **style)
