@@ -1,14 +1,14 @@
-"""Compose: let Hydra merge recipe files and overrides, and remember who set each leaf."""
+"""Compose: merge recipe files and overrides in Hydra's way, and remember who set each leaf."""
 
 import difflib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ascend_recipes.errors import COMMAND_LINE, ExitCode, Finding, RecipeError, Source
 from ascend_recipes.findings import finding
+from ascend_recipes.merging import IntricateError, LayerFile, Merged, merge_plainly
 from ascend_recipes.paths import data_root, display_path, site_locations
 from ascend_recipes.schema.base import Json
 from ascend_recipes.yaml_files import leaf_lines, load_yaml
@@ -31,9 +32,6 @@ EXAMPLE_SITE = "example"
 """The site of documentation and golden plans, which nobody edits."""
 ENTRY_POINT_GROUP = "ascend_recipes.recipes"
 """Other packages add recipes and presets by an entry point whose value is a package."""
-
-_LayerFile: TypeAlias = tuple[Path, tuple[str, ...]]
-"""A file and the keys below which its content is merged."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,23 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
     roots += _add_sites(parsed, groups)
     _check_choices(parsed, groups)
     name = _recipe_name(parsed, groups)
-    lines = [_force(item, groups) for item in parsed] + _search_path(roots[1:])
+    choices = [item for item in parsed if _is_choice(item, groups)]
+    values = [item for item in parsed if not _is_choice(item, groups)]
+    try:
+        merged = merge_plainly(PRIMARY, choices, values, roots)
+    except IntricateError:
+        lines = [_force(item, groups) for item in parsed] + _search_path(roots[1:])
+        merged = _merged_by_hydra(lines, roots)
+    provenance = _provenance(merged.files)
+    for item in values:
+        _record_override(item, provenance)
+    tree = json.loads(json.dumps(merged.tree)) | {"name": name, "changed": _changes(parsed)}
+    if isinstance(tree.get("site"), dict):
+        tree["site"].setdefault("name", merged.choices["site"])
+    return Composition(name, tree, provenance)
+
+
+def _merged_by_hydra(lines: list[str], roots: Sequence[Path]) -> Merged:
     logging.getLogger("hydra").setLevel(logging.ERROR)
     try:
         with initialize_config_dir(config_dir=str(roots[0]), version_base="1.3"):
@@ -98,19 +112,11 @@ def compose_recipe(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -
             chosen = dict(config.hydra.runtime.choices)
             with open_dict(config):
                 del config["hydra"]
-            files = _simple_files(chosen, roots)
-            provenance = _provenance(_hydra_files(lines, roots) if files is None else files)
-        tree = OmegaConf.to_container(config, resolve=True)
+            files = tuple(_hydra_files(lines, roots))
+        tree: Any = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise _composition_error(error, roots) from None
-    assert isinstance(tree, dict)
-    for item in parsed:
-        if not _is_choice(item, groups):
-            _record_override(item, provenance)
-    tree = json.loads(json.dumps(tree)) | {"name": name, "changed": _changes(parsed)}
-    if isinstance(tree.get("site"), dict):
-        tree["site"].setdefault("name", chosen["site"])
-    return Composition(name, tree, provenance)
+    return Merged(tree, files, chosen)
 
 
 def search_roots(config_dirs: Sequence[Path]) -> list[Path]:
@@ -150,12 +156,11 @@ def _extension_roots() -> tuple[Path, ...]:
 
 
 def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
-    parser = OverridesParser.create()
     parsed: list[Override] = []
     findings: list[Finding] = []
     for text in overrides:
         try:
-            item = parser.parse_override(text)
+            item = _parsed_override(text)
         except HydraException:
             findings.append(_unparsable(text))
             continue
@@ -166,6 +171,16 @@ def _parse_overrides(overrides: Sequence[str]) -> list[Override]:
     if findings:
         raise RecipeError(tuple(findings), ExitCode.USAGE)
     return parsed
+
+
+@lru_cache(maxsize=4096)
+def _parsed_override(text: str) -> Override:
+    return _parser().parse_override(text)
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
 
 
 def _unparsable(text: str) -> Finding:
@@ -289,7 +304,7 @@ def _force(item: Override, groups: dict[str, set[str]]) -> str:
     return f"++{line.lstrip('+')}"
 
 
-def _provenance(files: Iterable[_LayerFile]) -> dict[str, tuple[Source, ...]]:
+def _provenance(files: Iterable[LayerFile]) -> dict[str, tuple[Source, ...]]:
     """For every leaf that files set, the lines that do, in the order of merging."""
     layers: dict[str, list[Source]] = {}
     for path, prefix in files:
@@ -298,55 +313,7 @@ def _provenance(files: Iterable[_LayerFile]) -> dict[str, tuple[Source, ...]]:
     return {key: tuple(sources) for key, sources in layers.items()}
 
 
-def _simple_files(chosen: dict[str, str], roots: Sequence[Path]) -> list[_LayerFile] | None:
-    """Files in the order of merging, read off the defaults lists; none if one is intricate.
-
-    Asking Hydra costs as much as composing. Its answer is only needed where a defaults list does
-    more than choose presets and name a recipe to build on.
-    """
-    files: list[_LayerFile] = []
-    defaults = _defaults_of(roots[0] / f"{PRIMARY}.yaml")
-    for entry in defaults:
-        if entry == "_self_":
-            files.append((roots[0] / f"{PRIMARY}.yaml", ()))
-            continue
-        if not isinstance(entry, dict) or len(entry) != 1:
-            return None
-        (group,) = entry
-        parents = _with_parents(group, chosen.get(group, ""), roots)
-        if parents is None:
-            return None
-        files.extend(parents)
-    return files
-
-
-def _with_parents(group: str, option: str, roots: Sequence[Path]) -> list[_LayerFile] | None:
-    path = _find_file(f"{group}/{option}", roots)
-    if path is None:
-        return None
-    files: list[_LayerFile] = []
-    for entry in _defaults_of(path):
-        if isinstance(entry, dict) and all(key.startswith("override ") for key in entry):
-            continue
-        parents = _with_parents(group, entry, roots) if isinstance(entry, str) else None
-        if entry == "_self_" or parents is None:
-            return None
-        files.extend(parents)
-    return [*files, (path, () if _is_global(path) else (group,))]
-
-
-@cache
-def _is_global(path: Path) -> bool:
-    return "# @package _global_" in path.read_text(encoding="utf-8").splitlines()[:5]
-
-
-def _defaults_of(path: Path) -> list[Json]:
-    tree = load_yaml(path)
-    defaults = tree.get("defaults", []) if isinstance(tree, dict) else []
-    return defaults if isinstance(defaults, list) else []
-
-
-def _hydra_files(lines: list[str], roots: Sequence[Path]) -> Iterator[_LayerFile]:
+def _hydra_files(lines: list[str], roots: Sequence[Path]) -> Iterator[LayerFile]:
     # Hydra has no documented call for the ordered files; hence the pin of hydra-core.
     loader = GlobalHydra.instance().config_loader()
     defaults = loader.compute_defaults_list(PRIMARY, lines, RunMode.RUN).defaults

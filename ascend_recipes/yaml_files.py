@@ -46,10 +46,14 @@ def load_yaml(path: Path) -> Json:
         ) from None
 
 
-@lru_cache(maxsize=256)
 def leaf_lines(path: Path) -> dict[tuple[str, ...], int]:
     """Line (1-based) of every mapping key of a file, by its path of keys."""
-    root = yaml.compose(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    return _lines_of(path.read_text(encoding="utf-8"))
+
+
+@lru_cache(maxsize=512)
+def _lines_of(text: str) -> dict[tuple[str, ...], int]:
+    root = yaml.compose(text, Loader=_LOADER)
     return dict(_walk(root, ())) if root is not None else {}
 
 

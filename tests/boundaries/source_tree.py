@@ -48,7 +48,7 @@ LAYERS: tuple[frozenset[str], ...] = (
         }
     ),
     frozenset({"registry", "patching", "surface"}),
-    frozenset({"compose"}),
+    frozenset({"compose", "merging"}),
     frozenset({"validate"}),
     frozenset(
         {

@@ -105,18 +105,6 @@ def test_missing_config_dir_is_refused(tmp_path):
     assert caught.value.findings[0].id == "usage.config_dir"
 
 
-def test_files_read_off_defaults_lists_are_those_that_hydra_merges(monkeypatch, tmp_path):
-    (tmp_path / "recipe").mkdir()
-    (tmp_path / "recipe" / "mine.yaml").write_text(
-        "# @package _global_\ndefaults:\n  - qwen3_6_27b_w8a8_a2\n  - override /graph: none\n"
-        "about: mine\n"
-    )
-    words = ["recipe=mine", "cache.memory_fraction=0.5"]
-    quick = compose_recipe(words, [tmp_path]).provenance
-    monkeypatch.setattr("ascend_recipes.compose._simple_files", lambda *_: None)
-    assert compose_recipe(words, [tmp_path]).provenance == quick
-
-
 def test_an_intricate_defaults_list_is_left_to_hydra(tmp_path):
     (tmp_path / "recipe").mkdir()
     (tmp_path / "extra").mkdir()
