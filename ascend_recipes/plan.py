@@ -134,12 +134,14 @@ def _plan_model(resolved: ResolvedRecipe, ledger: Ledger) -> ModelPlan:
     ledger.from_row("model.architecture", "models", recipe.model, at="architecture")
     ledger.from_recipe("model.key", "model")
     ledger.from_recipe("model.checkpoint", checkpoint_origin(resolved), "where weights are")
-    ledger.from_recipe("model.tiny_seed", "scale.seed" if recipe.scale.kind == "tiny" else "scale")
+    # Weights that somebody names are theirs, at any scale: nobody draws others in their place.
+    tiny = recipe.scale if recipe.scale.kind == "tiny" and not recipe.checkpoint.path else None
+    ledger.from_recipe("model.tiny_seed", "scale.seed" if tiny else "scale")
     return ModelPlan(
         key=recipe.model,
         architecture=resolved.model.architecture,
         checkpoint=model_argument(resolved),
-        tiny_seed=recipe.scale.seed if recipe.scale.kind == "tiny" else None,
+        tiny_seed=tiny.seed if tiny else None,
     )
 
 

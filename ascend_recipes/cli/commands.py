@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ascend_recipes.cli.arguments import Invocation
@@ -48,7 +49,7 @@ def run_plan_command(invocation: Invocation, output: Output) -> ExitCode:
     """`plan`: what would be started, and why."""
     if invocation.multirun:
         return _run_sweep(invocation, output)
-    attempt = _attempt(invocation, invocation.words)
+    attempt = _with_weights(_attempt(invocation, invocation.words))
     if output.json:
         output.document("plan", attempt.code, attempt.to_json(with_plan=True))
         return attempt.code
@@ -191,6 +192,22 @@ def _attempt(invocation: Invocation, words: Sequence[str]) -> Attempt:
     if any(item.severity is Severity.ERROR for item in machine):
         code = ExitCode.ENVIRONMENT
     return Attempt(tuple(words), planned, findings, code)
+
+
+def _with_weights(attempt: Attempt) -> Attempt:
+    """The attempt, with what is wrong with weights that lie on this machine among its blockers.
+
+    Their headers are read for `plan` alone: whoever has no such folder plans for other machines.
+    """
+    planned = attempt.planned
+    if planned is None or not Path(planned.plan.model.checkpoint).is_dir():
+        return attempt
+    if planned.plan.model.tiny_seed is not None:
+        return attempt
+    from ascend_recipes.launch.preflight import checkpoint_findings
+
+    blockers = (*planned.blockers, *checkpoint_findings(planned.plan))
+    return replace(attempt, planned=replace(planned, blockers=blockers))
 
 
 def _machine(invocation: Invocation, planned: PlannedLaunch) -> tuple[Finding, ...]:

@@ -152,7 +152,7 @@ def judge_disk(spaces: Mapping[str, Space], case: Case) -> Iterator[Finding]:
 # --- weights ------------------------------------------------------------------------------------
 def read_checkpoint(case: Case) -> str | None:
     """Where the recipe's weights are, or what they are downloaded by."""
-    if case.planned is None or case.planned.plan.scale != "real":
+    if case.planned is None or case.planned.plan.model.tiny_seed is not None:
         return None
     source = checkpoint_source(case.planned.resolved)
     if source is not None and source.identifier is not None:

@@ -23,6 +23,10 @@ _WRONG = ("checkpoint.", "quant.")
 _ABSENT = "checkpoint.missing"
 """What is there is not what the recipe serves, unlike what is not there at all."""
 
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model", "tekken.json")
+"""Files of which a tokenizer has one: of `tokenizers`, SentencePiece, byte pairs as transformers
+writes them, Kimi and Mistral."""
+
 _ABSENT_PACKAGES = {
     "vllm": "environment.no_vllm",
     "torch_npu": "environment.no_torch_npu",
@@ -44,7 +48,7 @@ def check_machine(plan: LaunchPlan, *, serving: bool) -> None:
     findings = [*_topology(plan), *missing, *_devices(plan)]
     if not missing:
         findings.extend(abi_findings(plan, load_registry()))
-    if plan.scale == "real":
+    if plan.model.tiny_seed is None:
         findings.extend(checkpoint_findings(plan))
     if serving:
         findings.extend(_port(plan))
@@ -126,6 +130,10 @@ def checkpoint_findings(plan: LaunchPlan) -> Iterator[Finding]:
             wanted=plan.model.architecture,
         )
         return
+    brought = plan.engine.keys() & {"tokenizer", "skip_tokenizer_init"}
+    if not brought and not any((folder / name).is_file() for name in _TOKENIZERS):
+        wanted = ", ".join(_TOKENIZERS)
+        yield finding("checkpoint.no_tokenizer", at="checkpoint", folder=folder, wanted=wanted)
     yield from weight_findings(folder, content, _weights_wanted(plan, content))
 
 

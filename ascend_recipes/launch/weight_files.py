@@ -31,7 +31,7 @@ _SHOWN = 3
 """Names or places that a message lists."""
 
 _MODELSLIM = "ascend"
-_WEIGHT, _SCALE = ".weight", "_scale"
+_WEIGHT, _SCALE, _OFFSET = ".weight", "_scale", "_offset"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -192,21 +192,23 @@ def _contradictions(
         if types is not None and stored.dtype not in types:
             yield phrase("checkpoint.stored_as", name=name, scheme=scheme, dtype=stored.dtype)
         elif scheme == INT8_DYNAMIC:
-            yield from _scale_problem(name, stored, tensors)
+            yield from _scale_problems(name, stored, tensors)
     for name, stored in tensors.items():
         if name.endswith(_WEIGHT) and stored.dtype not in FLOAT_TYPES and name not in schemes:
             yield phrase("checkpoint.not_described", name=name, dtype=stored.dtype)
 
 
-def _scale_problem(
+def _scale_problems(
     name: str, stored: StoredTensor, tensors: Mapping[str, StoredTensor]
 ) -> Iterator[Phrase]:
-    scale = tensors.get(f"{name}{_SCALE}")
-    if scale is None:
+    """Scales must be there, zero points may be: one of each a row."""
+    if f"{name}{_SCALE}" not in tensors:
         yield phrase("checkpoint.no_scale", name=name, scale=f"{name}{_SCALE}")
-    elif scale.shape[:1] != stored.shape[:1]:
-        rows, shape = stored.shape[0], str(list(scale.shape))
-        yield phrase("checkpoint.scale_rows", name=name, rows=rows, shape=shape)
+    for other in (f"{name}{_SCALE}", f"{name}{_OFFSET}"):
+        found = tensors.get(other)
+        if found is not None and found.shape[:1] != stored.shape[:1]:
+            rows, shape = stored.shape[0], str(list(found.shape))
+            yield phrase("checkpoint.scale_rows", name=name, rows=rows, other=other, shape=shape)
 
 
 def _shapes(

@@ -178,7 +178,7 @@ def test_checkpoint_of_another_model(npu_plan, tmp_path, config, id):
 def test_wrong_checkpoint_alone_is_a_finding_not_the_environment(tiny, tmp_path):
     (tmp_path / "config.json").write_text('{"architectures": ["Other"]}')
     model = tiny.plan.model.model_copy(update={"checkpoint": str(tmp_path)})
-    plan = tiny.plan.model_copy(update={"model": model, "scale": "real"})
+    plan = tiny.plan.model_copy(update={"model": model.model_copy(update={"tiny_seed": None})})
     assert refusal(plan)[1] is ExitCode.FINDINGS
 
 

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from ascend_recipes.cli.main import main
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.launch.preflight import check_machine
 from ascend_recipes.launch.weight_files import WeightsWanted, family_shapes, weight_findings
@@ -65,6 +66,7 @@ def write(folder, tensors, description=None, config=CONFIG):
     index = json.dumps({"weight_map": weight_map})
     (folder / "model.safetensors.index.json").write_text(index)
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
     if description is not None:
         (folder / DESCRIPTION_FILE).write_text(json.dumps(description))
     return weight_map
@@ -165,10 +167,12 @@ def test_scales_belong_to_their_weights(tmp_path):
     tensors = int8_tensors()
     del tensors["layers.1.attn.wkv.weight_scale"]
     tensors["layers.1.attn.wq_b.weight_scale"] = ("F32", (7, 1))
+    tensors["layers.2.attn.wq_b.weight_offset"] = ("F32", (8, 1))
     write(tmp_path, tensors, described(tensors))
     message = found(tmp_path)["checkpoint.description_contradicts"]
     assert "layers.1.attn.wkv.weight has no layers.1.attn.wkv.weight_scale" in message
-    assert "its scale [7, 1]" in message
+    assert "layers.1.attn.wq_b.weight_scale is [7, 1]" in message
+    assert "layers.2.attn.wq_b.weight_offset is [8, 1]" in message
 
 
 def test_unknown_scheme(tmp_path):
@@ -213,16 +217,53 @@ def test_family_without_shapes_is_checked_for_the_rest(good):
     assert set(found(good, wanted)) == {"checkpoint.missing_shards"}
 
 
+TINY = ("recipe=deepseek_v4_a3", "device=emulated", "scale=tiny")
+
+
 def test_launch_is_refused_with_the_exit_code_of_findings(plan, good):
-    planned = plan("recipe=deepseek_v4_a3", "device=emulated", "scale=tiny").plan
-    model = planned.model.model_copy(update={"checkpoint": str(good)})
-    real = planned.model_copy(update={"model": model, "scale": "real"})
-    check_machine(real, serving=False)
+    mine = plan(*TINY, f"checkpoint.path={good}").plan
+    check_machine(mine, serving=False)
     (good / "model-00003-of-00003.safetensors").unlink()
     with pytest.raises(RecipeError) as caught:
-        check_machine(real, serving=False)
+        check_machine(mine, serving=False)
     assert [item.id for item in caught.value.findings] == ["checkpoint.missing_shards"]
     assert caught.value.exit_code is ExitCode.FINDINGS
+
+
+def test_folder_without_a_tokenizer(plan, good):
+    (good / "tokenizer.json").unlink()
+    words = (*TINY, f"checkpoint.path={good}")
+    with pytest.raises(RecipeError) as caught:
+        check_machine(plan(*words).plan, serving=False)
+    (item,) = caught.value.findings
+    assert item.id == "checkpoint.no_tokenizer"
+    assert str(good) in item.message
+    check_machine(plan(*words, "extra_args.tokenizer=/elsewhere").plan, serving=False)
+
+
+def test_nobody_writes_tiny_weights_beside_a_folder_that_was_named(plan, tmp_path):
+    mine = plan(*TINY, f"checkpoint.path={tmp_path / 'nowhere'}").plan
+    assert mine.model.tiny_seed is None
+    assert plan(*TINY).plan.model.tiny_seed == 0
+    with pytest.raises(RecipeError) as caught:
+        check_machine(mine, serving=False)
+    assert [item.id for item in caught.value.findings] == ["checkpoint.missing"]
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
+
+
+def test_plan_says_what_is_wrong_with_weights_that_are_here(good, capsys):
+    words = ["plan", "recipe=deepseek_v4_a3", f"checkpoint.path={good}", "--json"]
+    assert main(words) == ExitCode.OK
+    assert blockers(capsys) == ["runtime.unverified"]
+    (good / "model-00003-of-00003.safetensors").unlink()
+    assert main(words) == ExitCode.OK
+    assert blockers(capsys) == ["runtime.unverified", "checkpoint.missing_shards"]
+    assert main([*words[:2], f"checkpoint.path={good / 'elsewhere'}", "--json"]) == ExitCode.OK
+    assert blockers(capsys) == ["runtime.unverified"]
+
+
+def blockers(capsys):
+    return [item["id"] for item in json.loads(capsys.readouterr().out)["blockers"]]
 
 
 def test_a_published_checkpoint_is_judged_in_seconds(tmp_path, plan):
