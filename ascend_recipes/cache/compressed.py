@@ -20,7 +20,7 @@ from ascend_recipes.attention.compressed_sparse import (
     CompressedSparseBackend,
     CompressedSparseMetadata,
 )
-from ascend_recipes.memory.compressed import CacheShape
+from ascend_recipes.memory.pages import CacheShape
 from ascend_recipes.ops.latent_cache import indexer_views
 
 if TYPE_CHECKING:

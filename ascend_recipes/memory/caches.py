@@ -1,10 +1,11 @@
 """Cache layouts: what a token and a sequence cost on one device, for either runtime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ascend_recipes.memory.compressed import compressed_caches
-from ascend_recipes.memory.grouping import cache_layers, repeating_groups, tuple_groups
-from ascend_recipes.memory.hybrid import DTYPE_BYTES, HybridPages, hybrid_pages
+from ascend_recipes.memory.grouping import CacheLayer, cache_layers, repeating_groups, tuple_groups
+from ascend_recipes.memory.hybrid import HybridPages, hybrid_pages
+from ascend_recipes.memory.pages import ITEM_BYTES, CacheRole, CacheShape, index_row_bytes, size_of
 from ascend_recipes.memory.pool import CachePool, PoolGroup
 from ascend_recipes.memory.views import RoleView
 from ascend_recipes.planning.degrees import prefix_alignment
@@ -12,6 +13,14 @@ from ascend_recipes.planning.degrees import prefix_alignment
 RUNTIMES = ("native", "vllm_ascend")
 
 _INDEXED = "indexed_latent_attention"
+_PAYLOAD: Mapping[CacheRole, str] = {
+    "keys": "keys and values",
+    "latent": "latent",
+    "compressed": "compressed keys",
+    "index_keys": "index keys",
+}
+"""What is kept for every token, by the name that people read."""
+
 _TILE = 128
 """Elements of a latent that share a scale in the packed 8-bit cache."""
 
@@ -22,12 +31,8 @@ def cache_pool(view: RoleView, runtime: str) -> CachePool:
     `native` is vLLM 0.32's own arithmetic with our pages; `vllm_ascend` is that of vllm-ascend at
     182b75ea. They differ where pages have several sizes.
     """
-    kind = view.recipe.cache.kind
-    if kind == "hybrid":
-        return _hybrid_pool(view, runtime)
-    if kind == "heterogeneous":
-        return _heterogeneous_pool(view, runtime)
-    return _paged_pool(view, runtime)
+    hybrid = view.recipe.cache.kind == "hybrid"
+    return _hybrid_pool(view, runtime) if hybrid else _group_pool(view, runtime)
 
 
 def alignment_tokens(view: RoleView, pool: CachePool) -> int | None:
@@ -38,40 +43,66 @@ def alignment_tokens(view: RoleView, pool: CachePool) -> int | None:
     return prefix_alignment(blocks, 1)
 
 
-def _paged_pool(view: RoleView, runtime: str) -> CachePool:
-    """One group; with decode context parallelism a block is spread over the dies of its group.
+def _group_pool(view: RoleView, runtime: str) -> CachePool:
+    """Pages of any number of sizes, side by side."""
+    compressed = view.recipe.cache.kind == "heterogeneous"
+    layers = _compressed_layers(view) if compressed else _token_layers(view)
+    tuples = compressed and runtime == "vllm_ascend"
+    grouping = tuple_groups(layers) if tuples else repeating_groups(layers)
+    payload: dict[str, float] = {}
+    for shape in (layer.shape for layer in layers):
+        if name := _PAYLOAD.get(shape.role):
+            payload[name] = payload.get(name, 0.0) + shape.page_bytes / shape.block_tokens
+    return CachePool(
+        runtime=runtime,
+        block_bytes=grouping.block_bytes,
+        groups=grouping.groups,
+        payload=payload,
+        notes=_notes(view),
+    )
 
-    An indexer's keys are on each of those dies in full.
+
+def _token_layers(view: RoleView) -> Sequence[CacheLayer]:
+    """Caches that keep every token: keys and values, or latents and the keys of an indexer.
+
+    With decode context parallelism a row stands for a token of each die of its group; an indexer's
+    keys are on each of those dies in full.
     """
     block, dcp = view.recipe.cache.block_size, view.recipe.parallel.dcp
-    main, index = _token_parts(view)
-    tokens = block * dcp
-    group = PoolGroup(
-        name="all layers", layers=sum(view.cache_layers.values()), block_tokens=tokens
+    role, width = _row_of_token(view)
+    row = CacheShape(role=role, ratio=dcp, rows=block, width=width, dtype="uint8")
+    layers = [CacheLayer(row)] * sum(view.cache_layers.values())
+    if indexed := view.cache_layers.get(_INDEXED):
+        index = CacheShape(
+            role="index_keys", ratio=1, rows=block * dcp, width=_index_bytes(view), dtype="uint8"
+        )
+        layers += [CacheLayer(index)] * indexed
+    return layers
+
+
+def _row_of_token(view: RoleView) -> tuple[CacheRole, int]:
+    """What attention keeps of a token, and its bytes on one die."""
+    if "kv_lora_rank" in view.config:
+        return "latent", latent_bytes(view.config, view.kv_dtype, view.recipe.checkpoint.dtype)
+    heads = max(1, size_of(view.config, "num_key_value_heads") // view.recipe.parallel.tp)
+    return "keys", 2 * heads * size_of(view.config, "head_dim") * ITEM_BYTES[view.kv_dtype]
+
+
+def _compressed_layers(view: RoleView) -> Sequence[CacheLayer]:
+    cache = view.recipe.cache
+    caches = compressed_caches(
+        view.config,
+        hardware=view.recipe.hardware,
+        block=cache.block_size,
+        dtype=view.recipe.checkpoint.dtype,
+        float_index=cache.kind == "heterogeneous" and cache.precision == "float",
     )
-    payload = {name: size / dcp for name, size in main.items()} | index
-    size = block * sum(main.values()) + tokens * sum(index.values())
-    return CachePool(
-        runtime=runtime, block_bytes=size, groups=(group,), payload=payload, notes=_notes(view)
-    )
-
-
-def _token_parts(view: RoleView) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes of a token over all layers: what is read by attention, and what by the indexer."""
-    counts = view.cache_layers
-    total = sum(counts.values())
-    if "kv_lora_rank" not in view.config:
-        return {"keys and values": total * _grouped_query_bytes(view)}, {}
-    main = {
-        "latent": total * latent_bytes(view.config, view.kv_dtype, view.recipe.checkpoint.dtype)
-    }
-    indexed = counts.get(_INDEXED, 0)
-    return main, {"index keys": indexed * _index_bytes(view)} if indexed else {}
-
-
-def _grouped_query_bytes(view: RoleView) -> int:
-    heads = max(1, _size(view.config, "num_key_value_heads") // view.recipe.parallel.tp)
-    return 2 * heads * _size(view.config, "head_dim") * DTYPE_BYTES[view.kv_dtype]
+    ratios = [
+        ratio
+        for kind, ratio in (("sliding_attention", 0), ("compressed_4", 4), ("compressed_128", 128))
+        for _ in range(-(-view.layers.get(kind, 0) // view.recipe.parallel.pp))
+    ]
+    return cache_layers(caches, ratios, view.draft_layers)
 
 
 def latent_bytes(config: Mapping[str, object], kv_dtype: str, model_dtype: str) -> int:
@@ -80,27 +111,24 @@ def latent_bytes(config: Mapping[str, object], kv_dtype: str, model_dtype: str) 
     Packed is the latent in 8 bits, the rotary part in the model's dtype, and a float32 scale for
     every 128 elements (vllm-ascend attention/utils.py:22-44 at 182b75ea: 656 bytes).
     """
-    latent, rotary = _size(config, "kv_lora_rank"), _size(config, "qk_rope_head_dim")
+    latent, rotary = size_of(config, "kv_lora_rank"), size_of(config, "qk_rope_head_dim")
     if kv_dtype == model_dtype:
-        return (latent + rotary) * DTYPE_BYTES[model_dtype]
-    return latent + rotary * DTYPE_BYTES[model_dtype] + 4 * (latent // _TILE)
+        return (latent + rotary) * ITEM_BYTES[model_dtype]
+    return latent + rotary * ITEM_BYTES[model_dtype] + 4 * (latent // _TILE)
 
 
 def _index_bytes(view: RoleView) -> int:
-    """Bytes of one token's index key: 8 bits have a scale each, float16 beside int8, else float32.
-
-    On A5 the 8-bit index is float8 whatever the recipe calls it.
-    """
+    """Bytes of one token's index key; on A5 the 8-bit index is float8 whatever the recipe says."""
     attention = view.recipe.attention
     chosen = attention.indexer_cache if attention.kind == "sfa" else "model"
-    head = _size(view.config, "index_head_dim")
+    head = size_of(view.config, "index_head_dim")
     if chosen == "model":
-        return head * DTYPE_BYTES[view.recipe.checkpoint.dtype]
-    floating = chosen == "fp8" or "cache_fp8" in view.hardware.capabilities
-    return head + (4 if floating else 2)
+        return head * ITEM_BYTES[view.recipe.checkpoint.dtype]
+    return index_row_bytes(head, "fp8" if "cache_fp8" in view.hardware.capabilities else chosen)
 
 
 def _hybrid_pool(view: RoleView, runtime: str) -> CachePool:
+    """Pages of one size, into which states are fitted: both runtimes group these another way."""
     recipe = view.recipe
     pages = hybrid_pages(
         view.config,
@@ -171,44 +199,7 @@ def _cut(layers: int, length: int) -> list[int]:
     return [len(range(index, layers, parts)) for index in range(parts)]
 
 
-def _heterogeneous_pool(view: RoleView, runtime: str) -> CachePool:
-    cache = view.recipe.cache
-    caches = compressed_caches(
-        view.config,
-        hardware=view.recipe.hardware,
-        block=cache.block_size,
-        dtype=view.recipe.checkpoint.dtype,
-        float_index=cache.kind == "heterogeneous" and cache.precision == "float",
-    )
-    ratios = [
-        ratio
-        for kind, ratio in (("sliding_attention", 0), ("compressed_4", 4), ("compressed_128", 128))
-        for _ in range(-(-view.layers.get(kind, 0) // view.recipe.parallel.pp))
-    ]
-    layers = cache_layers(caches, ratios, view.draft_layers)
-    grouping = tuple_groups(layers) if runtime == "vllm_ascend" else repeating_groups(layers)
-    payload = {"compressed keys": 0.0, "index keys": 0.0}
-    for layer in layers:
-        shape = layer.shape
-        if shape.window is None:
-            name = "index keys" if shape.role == "index_keys" else "compressed keys"
-            payload[name] += shape.page_bytes / shape.block_tokens
-    return CachePool(
-        runtime=runtime,
-        block_bytes=grouping.block_bytes,
-        groups=grouping.groups,
-        payload=payload,
-        notes=_notes(view),
-    )
-
-
 def _notes(view: RoleView) -> tuple[str, ...]:
     if view.drafter is not None and view.drafter.layers is None:
         return ("the drafter's caches are not counted: its layers are not published",)
     return ()
-
-
-def _size(config: Mapping[str, object], field: str) -> int:
-    value = config[field]
-    assert isinstance(value, int), f"{field} is {value!r}"
-    return value

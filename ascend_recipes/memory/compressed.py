@@ -6,14 +6,9 @@ block numbers and each layer has the same page in every block of its group.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
+from ascend_recipes.memory.pages import CacheRole, CacheShape, index_row_bytes, size_of
 from ascend_recipes.schema.base import Json
-
-CacheRole: TypeAlias = Literal["window", "compressed", "index_keys", "state", "index_state"]
-"""What a page holds: raw keys of the window, compressed keys, indexer keys, compressor states."""
-
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1, "float8_e4m3fn": 1}
 
 OVERLAPPED = 4
 """Ratio at which a compressed row also takes the block before it."""
@@ -33,34 +28,6 @@ _STATE_ROWS = {
 """vllm-ascend's page geometry (models/layer/attention/layer.py:34-49 at 182b75ea)."""
 
 _GEOMETRY_BLOCK = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class CacheShape:
-    """Page of one cache of one layer."""
-
-    role: CacheRole
-    ratio: int
-    """Raw tokens of one row."""
-    rows: int
-    """Rows of a page."""
-    width: int
-    """Elements of a row."""
-    dtype: str
-    window: int | None = None
-    """Tokens behind the newest that are kept; none keeps all."""
-    block_alignment: int = 1
-    """Bytes in whose multiples two pages of the cache are apart."""
-
-    @property
-    def block_tokens(self) -> int:
-        """Raw tokens of a block."""
-        return self.rows * self.ratio
-
-    @property
-    def page_bytes(self) -> int:
-        """Bytes of a page."""
-        return self.rows * self.width * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +98,6 @@ class CompressedCaches:
         )
 
 
-def index_row_bytes(head: int, dtype: str) -> int:
-    """Bytes of an indexer key and its scale: float16 beside int8, float32 beside the others."""
-    return head * ITEM_BYTES[dtype] + (2 if dtype == "int8" else 4)
-
-
 def compressed_caches(
     config: Mapping[str, Json], *, hardware: str, block: int, dtype: str, float_index: bool
 ) -> CompressedCaches:
@@ -143,15 +105,9 @@ def compressed_caches(
     return CompressedCaches(
         hardware=hardware,
         block=block,
-        head=_size(config, "head_dim"),
-        index_head=_size(config, "index_head_dim"),
-        window=_size(config, "sliding_window"),
+        head=size_of(config, "head_dim"),
+        index_head=size_of(config, "index_head_dim"),
+        window=size_of(config, "sliding_window"),
         dtype=dtype,
         float_index=float_index,
     )
-
-
-def _size(config: Mapping[str, Json], field: str) -> int:
-    value = config[field]
-    assert isinstance(value, int), f"{field} is {value!r}"
-    return value

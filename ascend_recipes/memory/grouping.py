@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import lcm
 from typing import NamedTuple
 
-from ascend_recipes.memory.compressed import OVERLAPPED, CacheShape, CompressedCaches
+from ascend_recipes.memory.compressed import OVERLAPPED, CompressedCaches
+from ascend_recipes.memory.pages import CacheShape
 from ascend_recipes.memory.pool import PoolGroup
 
 
@@ -131,7 +132,7 @@ def _padded(layers: Iterable[CacheLayer], sizes: Sequence[int]) -> Mapping[int, 
 
 def _split(table: tuple[int, int | None], layers: int, parts: int) -> list[PoolGroup]:
     tokens, window = table
-    name = f"window {window}" if window else "compressed"
+    name = f"window {window}" if window else "all tokens"
     return [
         PoolGroup(
             name=name,

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ascend_recipes.memory.pages import ITEM_BYTES, size_of
 from ascend_recipes.schema.base import Json
-
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "fp8": 1}
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,14 @@ def hybrid_pages(
     """
     shape = _state_shape(config)
     keys, rest = _token_elements(config, tp)
-    token_bytes = (keys + rest) * DTYPE_BYTES[model_dtype]
+    token_bytes = (keys + rest) * ITEM_BYTES[model_dtype]
     rows = shape.window_rows + num_draft_tokens
-    window = rows * shape.channels // tp * DTYPE_BYTES[model_dtype]
-    recurrent = shape.heads // tp * shape.head_elements * DTYPE_BYTES[state_dtype]
+    window = rows * shape.channels // tp * ITEM_BYTES[model_dtype]
+    recurrent = shape.heads // tp * shape.head_elements * ITEM_BYTES[state_dtype]
     blocks = -(-(window + recurrent) // (kernel_block * token_bytes))
     return HybridPages(
         token_bytes=token_bytes,
-        key_bytes=keys * DTYPE_BYTES[model_dtype],
+        key_bytes=keys * ITEM_BYTES[model_dtype],
         window_bytes=window,
         recurrent_bytes=recurrent,
         block_tokens=kernel_block * blocks,
@@ -84,8 +83,8 @@ def _token_elements(config: Mapping[str, Json], tp: int) -> tuple[int, int]:
     A latent is the same on every rank; heads are split, at least one a rank.
     """
     if "kv_lora_rank" in config:
-        return _size(config, "kv_lora_rank"), _size(config, "qk_rope_head_dim")
-    keys = max(1, _size(config, "num_key_value_heads") // tp) * _size(config, "head_dim")
+        return size_of(config, "kv_lora_rank"), size_of(config, "qk_rope_head_dim")
+    keys = max(1, size_of(config, "num_key_value_heads") // tp) * size_of(config, "head_dim")
     return keys, keys
 
 
@@ -93,16 +92,10 @@ def _state_shape(config: Mapping[str, Json]) -> _StateShape:
     """Sizes over all ranks, from flat fields or from the nested ones of delta attention."""
     nested = config.get("linear_attn_config")
     if isinstance(nested, dict):
-        heads, width = _size(nested, "num_heads"), _size(nested, "head_dim")
-        rows = _size(nested, "short_conv_kernel_size") - 1
+        heads, width = size_of(nested, "num_heads"), size_of(nested, "head_dim")
+        rows = size_of(nested, "short_conv_kernel_size") - 1
         return _StateShape(3 * heads * width, rows, heads, width * width)
-    key, value = _size(config, "linear_key_head_dim"), _size(config, "linear_value_head_dim")
-    heads = _size(config, "linear_num_value_heads")
-    channels = 2 * _size(config, "linear_num_key_heads") * key + heads * value
-    return _StateShape(channels, _size(config, "linear_conv_kernel_dim") - 1, heads, value * key)
-
-
-def _size(config: Mapping[str, Json], field: str) -> int:
-    value = config[field]
-    assert isinstance(value, int), f"{field} is {value!r}"
-    return value
+    key, value = size_of(config, "linear_key_head_dim"), size_of(config, "linear_value_head_dim")
+    heads = size_of(config, "linear_num_value_heads")
+    channels = 2 * size_of(config, "linear_num_key_heads") * key + heads * value
+    return _StateShape(channels, size_of(config, "linear_conv_kernel_dim") - 1, heads, value * key)

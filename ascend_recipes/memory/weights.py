@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from ascend_recipes.memory.headers import CheckpointSizes, component_of
-from ascend_recipes.memory.hybrid import DTYPE_BYTES
+from ascend_recipes.memory.pages import ITEM_BYTES
 from ascend_recipes.memory.parameters import (
     Part,
     Sizes,
@@ -64,7 +64,7 @@ def part_bytes(part: Part, format: str, dtype: str) -> float:
     """Bytes of a part in a format."""
     if part.precision in ("float32", "int32"):
         return part.parameters * 4.0
-    plain = DTYPE_BYTES[dtype]
+    plain = ITEM_BYTES[dtype]
     linear, expert = _BYTES.get(format, (plain, plain))
     width = {"linear": linear, "expert": expert, "float": plain}[part.precision]
     return part.parameters * width
