@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     runtime.version_exists,
     rendered.version_offers_choices,
     rendered.version_has_drafter,
+    rendered.version_has_drafter_on_hardware,
     rendered.arguments_are_stated_once,
     rendered.replicas_spread_over_nodes,
     runtime.device_is_served,

@@ -12,7 +12,7 @@ from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.holding import holds
 
-_FIRST_DSPARK = "0.26.0rc1"
+_FIRST_DSPARK, _FIRST_DSPARK_A5 = "0.26.0rc1", "main-2026-08"
 
 
 @holds("vllm_ascend")
@@ -56,14 +56,35 @@ def _only_in_others(here: str, versions: tuple[str, ...]) -> dict[str, list[str]
 def version_has_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """DSpark drafting came with vLLM 0.26."""
     if resolved.recipe.drafter.kind == "dspark":
+        first = _FIRST_DSPARK_A5 if _drafts_blocks_on_a5(resolved) else _FIRST_DSPARK
         yield finding(
             "version.drafter",
             at="drafter.kind",
-            fix=f"runtime.version={_FIRST_DSPARK}",
+            fix=f"runtime.version={first}",
             vllm=resolved.runtime.vllm[resolved.runtime_version],
             version=resolved.runtime_version,
             kind="dspark",
         )
+
+
+@holds("vllm_ascend", since=_FIRST_DSPARK, until=_FIRST_DSPARK_A5)
+def version_has_drafter_on_hardware(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A5's operator over packed keys could not be told which keys a block of drafts sees."""
+    if _drafts_blocks_on_a5(resolved):
+        yield finding(
+            "version.drafter_hardware",
+            at="drafter.kind",
+            fix=f"runtime.version={_FIRST_DSPARK_A5}",
+            version=resolved.runtime_version,
+            kind="dspark",
+            hardware=resolved.recipe.hardware,
+        )
+
+
+def _drafts_blocks_on_a5(resolved: ResolvedRecipe) -> bool:
+    recipe = resolved.recipe
+    packed_keys = recipe.hardware == "a5" and "compressed_context" in resolved.model.traits
+    return packed_keys and recipe.drafter.kind == "dspark"
 
 
 @holds("vllm_ascend")

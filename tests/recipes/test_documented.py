@@ -14,7 +14,10 @@ ROWS = [
 ]
 SERVED = [(name, item) for name, item in ROWS if item.recipe]
 NAMES = {entry.name for entry in recipe_names()}
-OWN = {"qwen3_5_27b_a2", "qwen3_8_27b_fp8_a5", "deepseek_v4_a5", "deepseek_v4_pro_a5_2n"}
+OWN = {
+    *("qwen3_5_27b_a2", "qwen3_8_27b_fp8_a5", "deepseek_v4_a5", "deepseek_v4_pro_a5_2n"),
+    *("deepseek_v4_a5_dspark", "deepseek_v4_pro_a5_2n_dspark"),
+}
 """Recipes that no launch table holds: the walking skeleton's, one with measurements only, and
 those of weights that A5 is said to serve without a command."""
 
