@@ -12,6 +12,7 @@ from ascend_recipes.findings import finding, phrase
 from ascend_recipes.launch.audit import world_size
 from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.launch.weight_files import WeightsWanted, family_shapes, weight_findings
+from ascend_recipes.launch.weight_types import family_storage
 from ascend_recipes.operations_table import abi_findings
 from ascend_recipes.registry.load import load_registry
 from ascend_recipes.schema.base import Json
@@ -151,6 +152,7 @@ def _weights_wanted(plan: LaunchPlan, config: dict[str, Json]) -> WeightsWanted:
             text if isinstance(text, dict) else {},
             drafter=plan.drafter.kind if plan.drafter else None,
         ),
+        storage=family_storage(model.family),
     )
 
 

@@ -14,11 +14,13 @@ from typing import cast
 from ascend_recipes.errors import Finding, RecipeError
 from ascend_recipes.findings import Phrase, finding, message_of, phrase
 from ascend_recipes.launch.block_scales import BLOCK_FORMAT, stored_shapes
+from ascend_recipes.launch.weight_types import Storage, type_problems
 from ascend_recipes.memory.headers import StoredTensor, read_tensors
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.modelslim import (
     DESCRIPTION_FILE,
     FLOAT_TYPES,
+    INT4_DYNAMIC,
     INT8_DYNAMIC,
     NATIVE_SCHEMES,
     STORED_TYPES,
@@ -32,6 +34,9 @@ _SHOWN = 3
 
 _MODELSLIM = "ascend"
 _WEIGHT, _SCALE, _OFFSET = ".weight", "_scale", "_offset"
+_SCALE_BIAS = ".scale_bias"
+_INT4_IN_BYTE = 2
+"""Outputs of a layer that share a byte."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -47,6 +52,8 @@ class WeightsWanted:
     runtime: str = "native"
     shapes: Shapes = field(default_factory=dict)
     """Of unquantized tensors, where the family tells them; then they must all be there."""
+    storage: Storage | None = None
+    """How the family's publisher stores a tensor, where it has a format of its own."""
 
 
 def family_shapes(family: str, config: Mapping[str, Json], *, drafter: str | None = None) -> Shapes:
@@ -117,6 +124,7 @@ def weight_findings(
             return
         schemes = _schemes(description)
         yield from _description(schemes, tensors, wanted)
+    yield from _types(tensors, wanted)
     yield from _shapes(schemes, tensors, wanted)
 
 
@@ -170,6 +178,8 @@ def _description(
             known=known,
         )
     places = list(_contradictions(schemes, tensors))
+    if wanted.runtime == "native":
+        places += _int4_problems(schemes, tensors)
     if places:
         yield finding(
             "checkpoint.description_contradicts",
@@ -192,31 +202,56 @@ def _contradictions(
         if types is not None and stored.dtype not in types:
             yield phrase("checkpoint.stored_as", name=name, scheme=scheme, dtype=stored.dtype)
         elif scheme == INT8_DYNAMIC:
-            yield from _scale_problems(name, stored, tensors)
+            yield from _scale_problems(name, stored.shape[0], tensors)
     for name, stored in tensors.items():
         if name.endswith(_WEIGHT) and stored.dtype not in FLOAT_TYPES and name not in schemes:
             yield phrase("checkpoint.not_described", name=name, dtype=stored.dtype)
 
 
-def _scale_problems(
-    name: str, stored: StoredTensor, tensors: Mapping[str, StoredTensor]
+def _int4_problems(
+    schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor]
 ) -> Iterator[Phrase]:
-    """Scales must be there, zero points may be: one of each a row."""
-    if f"{name}{_SCALE}" not in tensors:
-        yield phrase("checkpoint.no_scale", name=name, scale=f"{name}{_SCALE}")
-    for other in (f"{name}{_SCALE}", f"{name}{_OFFSET}"):
+    """As the native runtime reads them; others read older forms too."""
+    for name, scheme in schemes.items():
+        if scheme == INT4_DYNAMIC and name in tensors:
+            rows = tensors[name].shape[0] * _INT4_IN_BYTE
+            bias = f"{name.removesuffix(_WEIGHT)}{_SCALE_BIAS}"
+            yield from _scale_problems(name, rows, tensors, bias)
+
+
+def _scale_problems(
+    name: str, rows: int, tensors: Mapping[str, StoredTensor], *further: str
+) -> Iterator[Phrase]:
+    """Scales and what is named further must be there, zero points may be: one of each a row."""
+    needed = (f"{name}{_SCALE}", *further)
+    for other in needed:
+        if other not in tensors:
+            yield phrase("checkpoint.no_scale", name=name, scale=other)
+    for other in (*needed, f"{name}{_OFFSET}"):
         found = tensors.get(other)
-        if found is not None and found.shape[:1] != stored.shape[:1]:
-            rows, shape = stored.shape[0], str(list(found.shape))
+        if found is not None and found.shape[:1] != (rows,):
+            shape = str(list(found.shape))
             yield phrase("checkpoint.scale_rows", name=name, rows=rows, other=other, shape=shape)
+
+
+def _types(tensors: Mapping[str, StoredTensor], wanted: WeightsWanted) -> Iterator[Finding]:
+    storage = wanted.storage if wanted.format == BLOCK_FORMAT else None
+    if wanted.method is not None and storage is None:
+        return
+    if wrong := list(type_problems(tensors, storage)):
+        yield finding(
+            "checkpoint.types",
+            at=_AT,
+            count=len(wrong),
+            format=wanted.format,
+            examples=wrong[:_SHOWN],
+        )
 
 
 def _shapes(
     schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor], wanted: WeightsWanted
 ) -> Iterator[Finding]:
-    shapes, in_blocks = wanted.shapes, wanted.format == BLOCK_FORMAT
-    if in_blocks:
-        shapes = stored_shapes(shapes, {name: item.dtype for name, item in tensors.items()})
+    shapes = _stored_shapes(schemes, tensors, wanted)
     if lacking := [name for name in shapes if name not in tensors]:
         names = _first(lacking)
         yield finding("checkpoint.lacks_tensors", at=_AT, count=len(lacking), names=names)
@@ -228,12 +263,26 @@ def _shapes(
             wanted=str(list(shape)),
         )
         for name, shape in shapes.items()
-        if name in tensors
-        and (in_blocks or _is_plain(name, schemes, tensors))
-        and tensors[name].shape != shape
+        if shape is not None and name in tensors and tensors[name].shape != shape
     ]
     if wrong:
         yield finding("checkpoint.shapes", at=_AT, count=len(wrong), examples=wrong[:_SHOWN])
+
+
+def _stored_shapes(
+    schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor], wanted: WeightsWanted
+) -> dict[str, tuple[int, ...] | None]:
+    """Shapes in the files; none of a tensor whose numbers are packed as this project does not."""
+    if wanted.format == BLOCK_FORMAT:
+        return {**stored_shapes(wanted.shapes, {n: item.dtype for n, item in tensors.items()})}
+    stored: dict[str, tuple[int, ...] | None] = {**wanted.shapes}
+    for name in wanted.shapes.keys() & tensors.keys():
+        if wanted.runtime == "native" and schemes.get(name) == INT4_DYNAMIC:
+            rows, *rest = wanted.shapes[name]
+            stored[name] = (rows // _INT4_IN_BYTE, *rest)
+        elif not _is_plain(name, schemes, tensors):
+            stored[name] = None
+    return stored
 
 
 def _is_plain(name: str, schemes: Mapping[str, str], tensors: Mapping[str, StoredTensor]) -> bool:
