@@ -26,7 +26,7 @@ _ABSENT = "checkpoint.missing"
 
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model", "tekken.json")
 """Files of which a tokenizer has one: of `tokenizers`, SentencePiece, byte pairs as transformers
-writes them, Kimi and Mistral."""
+writes them, and the forms that two publishers have for themselves."""
 
 _ABSENT_PACKAGES = {
     "vllm": "environment.no_vllm",
