@@ -81,6 +81,8 @@ def running_engine(
     plan_file.write_text(planned.plan.to_json(), encoding="utf-8")
     environment = child_environment(planned.plan, plan_file, os.environ)
     environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(core_process))
+    # Tapes are started in workers by functions of the tests.
+    environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     ours, theirs = Pipe()
     with (run_folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -52,14 +52,19 @@ class Host:
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         return [_answer(item) for item in self.llm.generate(requests, parameters, use_tqdm=False)]
 
-    def generate_taped(self, prompt: list[int], **options: Any) -> tuple[dict[str, Any], Any]:
-        """Generate, and what operations that round were given, by layer and call."""
-        from taping import taped
+    def generate_taped(
+        self, prompt: list[int], operations: tuple[str, ...] = (), **options: Any
+    ) -> tuple[dict[str, Any], Any]:
+        """Generate, and what operations that round were given, by layer and call, on each rank."""
+        from taping import FLOAT8, start_taping, stop_taping
 
-        model = self._runner().get_model()
-        with taped(model, set(self.plan.operations)) as tape:
+        bound = set(operations or FLOAT8) & set(self.plan.operations)
+        self.llm.collective_rpc(start_taping, args=(bound,))
+        try:
             (answer,) = self.generate([prompt], **options)
-        return answer, tape
+        finally:
+            tapes = self.llm.collective_rpc(stop_taping)
+        return answer, tapes
 
     def step_trace(self) -> list[dict[str, tuple[int, bool]]]:
         """Of the last `generate`: per step, request -> (tokens scheduled, still prefilling)."""

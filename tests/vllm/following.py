@@ -5,8 +5,9 @@ So a model can follow a tape: where it rounds, it first finds its own numbers eq
 and then rounds those.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -17,27 +18,52 @@ FOLLOWED = 1e-4
 
 
 class Tape:
-    """What an engine rounded, by layer, operation and number of the call."""
+    """What an engine rounded, by layer, operation and number of the call; one tape a rank."""
 
-    def __init__(self, recorded: dict[str, Any]) -> None:
-        self.recorded = {key: torch.from_numpy(rows) for key, rows in recorded.items()}
+    def __init__(self, recorded: Sequence[dict[str, Any]]) -> None:
+        assert len({tuple(sorted(tape)) for tape in recorded}) == 1, "ranks rounded other things"
+        self.recorded = {
+            key: [torch.from_numpy(tape[key]) for tape in recorded] for key in recorded[0]
+        }
         self.taken: set[str] = set()
 
     def take(self, key: str, own: Tensor) -> Tensor:
-        """The engine's rows in place of one's own, once they are found equal."""
-        engine = self.recorded[key].view(own.shape)
-        if own.numel():
-            error = (engine - own).abs().max() / own.abs().max()
+        """The engine's rows in place of one's own, once they are found equal on every rank."""
+        ranks = self.recorded[key]
+        split = sum(rows.numel() for rows in ranks) == own.numel() > 0
+        whole = [joined(ranks, own)] if split else [rows.view(own.shape) for rows in ranks]
+        for rows in whole:
+            error = difference(rows, own)
             assert error < FOLLOWED, f"{key}: {error:.1e}"
         self.taken.add(key)
-        return engine
+        return whole[0]
+
+
+def joined(ranks: Sequence[Tensor], own: Tensor) -> Tensor:
+    """Parts of all ranks along the axis that they are split by, found by what they must equal.
+
+    Rows by expert lie one after another, and heads, groups or columns of a row; of gate and up,
+    which share a row, each rank has a part.
+    """
+    parted = [prod(own.shape[:axis]) for axis in range(own.dim())]
+    candidates = [
+        torch.cat([rows.reshape(number, -1) for rows in ranks], 1).view(own.shape)
+        for number in (*parted, 2 * prod(own.shape[:-1]))
+        if not any(rows.numel() % number for rows in ranks)
+    ]
+    return min(candidates, key=lambda rows: difference(rows, own))
+
+
+def difference(rows: Tensor, own: Tensor) -> float:
+    """Largest difference, against the largest number."""
+    return ((rows - own).abs().max() / own.abs().max()).item() if own.numel() else 0.0
 
 
 _playing: list[Tape] = []
 
 
 @contextmanager
-def following(recorded: dict[str, Any]) -> Iterator[Tape]:
+def following(recorded: Sequence[dict[str, Any]]) -> Iterator[Tape]:
     """Let models round what an engine rounded; everything on the tape must be asked for."""
     tape = Tape(recorded)
     _playing.append(tape)
@@ -45,8 +71,8 @@ def following(recorded: dict[str, Any]) -> Iterator[Tape]:
         yield tape
     finally:
         _playing.remove(tape)
-    left = {key for key, rows in tape.recorded.items() if rows.numel()} - tape.taken
-    assert not left, sorted(left)
+    rounded = {key for key, ranks in tape.recorded.items() if any(rows.numel() for rows in ranks)}
+    assert rounded == tape.taken & rounded, sorted(rounded - tape.taken)
 
 
 def followed(key: str, own: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """transformers' own model of the family over the same checkpoint."""
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 
 from ascend_recipes.torchvision_schemas import define_missing_schemas
 
@@ -44,3 +46,14 @@ def prompt_of(length: int, seed: int) -> list[int]:
     """Random bytes; ids above them are special tokens."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (length,), generator=generator).tolist()
+
+
+def read_tensors(checkpoint: Path, prefix: str) -> dict[str, torch.Tensor]:
+    """Tensors below a prefix, which their names lose."""
+    index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
+    tensors: dict[str, torch.Tensor] = {}
+    for name, file in index["weight_map"].items():
+        if name.startswith(prefix):
+            with safe_open(checkpoint / file, "pt") as handle:
+                tensors[name.removeprefix(prefix)] = handle.get_tensor(name)
+    return tensors

@@ -22,8 +22,9 @@ from tests.vllm.conftest import Engine
 from tests.vllm.following import followed
 from tests.vllm.following import following as following
 from tests.vllm.oracle import dense
-from tests.vllm.oracle_deepseek_v4 import logits_of, note_margin, rotated
+from tests.vllm.oracle_deepseek_v4 import logits_of, rotated
 from tests.vllm.oracle_draft import read_tensors
+from tests.vllm.quantized_order import NATIVE, ROUTED, quantized_modules
 
 Rounding = Literal["cache", "native"]
 
@@ -31,16 +32,8 @@ ROTATED = 64
 CACHE_GROUP, SHARED = 64, 32
 LARGEST = 448.0
 LARGEST_EXPONENT = 8
-MANTISSA, LEAST_EXPONENT = 3, -6
-"""Of float8_e4m3."""
 
 ATTENTION = "packed_keys"
-
-BEFORE_INDEXER = ("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_proj")
-INDEXER = "self_attn.compressor.indexer.q_b_proj"
-ROUTED, GATE, UP = "mlp.experts", "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"
-BEHIND_INDEXER = ("self_attn.o_a_proj", "self_attn.o_b_proj", ROUTED, GATE)
-DOWN = "mlp.shared_experts.down_proj"
 
 
 @cache
@@ -66,18 +59,13 @@ def a5_model(
 
 
 def round_inputs(layer: nn.Module, number: int) -> None:
-    """Microscale what goes into every quantized layer, in the order in which the engine does."""
-    modules = dict(layer.named_modules())
-    order = (*BEFORE_INDEXER, INDEXER, *BEHIND_INDEXER, DOWN)
-    present = [name for name in order if name in modules]
-    keys = {name: f"{number}.mx_quant.{call}" for call, name in enumerate(present)}
-    # Two layers over one input, which the engine multiplies in one.
-    keys[UP] = keys[GATE]
-    for name, key in keys.items():
+    """Microscale what goes into every quantized layer."""
+    for name, (module, call) in quantized_modules(layer, NATIVE).items():
+        key = f"{number}.mx_quant.{call}"
         if name == ROUTED:
-            modules[name].forward = microscaled_experts(modules[name], number, key)
+            module.forward = microscaled_experts(module, number, key)
         else:
-            modules[name].register_forward_pre_hook(rounding_hook(key))
+            module.register_forward_pre_hook(rounding_hook(key))
 
 
 def rounding_hook(key: str) -> Any:
@@ -134,11 +122,9 @@ def packed(x: Tensor) -> Tensor:
     """
     plain = x[..., :-ROTATED].unflatten(-1, (-1, CACHE_GROUP))
     largest = plain.abs().amax(-1, keepdim=True).clamp(min=1e-4) / LARGEST
-    note_margin(distance_to_power(largest))
     scale = torch.ldexp(torch.ones_like(largest), torch.frexp(largest).exponent)
     rounded = float8(plain / scale) * scale
     turned = x[..., -ROTATED:]
-    note_margin(distance_to_half_step(turned, mantissa=7, least=-126))
     return torch.cat((rounded.flatten(-2), turned.bfloat16().float()), -1)
 
 
@@ -146,28 +132,13 @@ def microscaled(x: Tensor) -> Tensor:
     """Blocks of 32 in float8: 2^(floor(log2 max) - 8), what exceeds 448 saturates."""
     blocks = x.unflatten(-1, (-1, SHARED))
     largest = blocks.abs().amax(-1, keepdim=True)
-    note_margin(distance_to_power(largest[largest > 0]))
     exponent = torch.frexp(largest).exponent - 1 - LARGEST_EXPONENT
     scale = torch.ldexp(torch.ones_like(largest), exponent)
     return (float8(blocks / scale) * scale).flatten(-2)
 
 
 def float8(x: Tensor) -> Tensor:
-    note_margin(distance_to_half_step(x, mantissa=MANTISSA, least=LEAST_EXPONENT))
     return x.clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).float()
-
-
-def distance_to_half_step(x: Tensor, *, mantissa: int, least: int) -> Tensor:
-    """How far numbers are from where rounding turns, in steps of the format."""
-    exponent = (torch.frexp(x).exponent - 1).clamp(min=least)
-    steps = torch.ldexp(x.abs(), mantissa - exponent)
-    return (steps - steps.floor() - 0.5).abs()
-
-
-def distance_to_power(x: Tensor) -> Tensor:
-    """How far numbers are from where the next power of two is taken, in steps of float8."""
-    mantissa = torch.frexp(x).mantissa * 2
-    return torch.minimum(mantissa - 1, 2 - mantissa) * 2**MANTISSA
 
 
 class Float8Scorer:

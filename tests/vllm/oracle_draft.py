@@ -8,14 +8,13 @@ Legend: S positions, M streams, H hidden, K drafts, V vocabulary.
 """
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
+from tests.vllm.oracle import read_tensors
 from tests.vllm.oracle_deepseek_v4 import oracle_model
 
 NAMES = {
@@ -125,17 +124,6 @@ class DraftOracle(nn.Module):
 
     def normed(self, x: Tensor, name: str) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.norms[name]
-
-
-def read_tensors(checkpoint: Path, prefix: str) -> dict[str, Tensor]:
-    """Tensors below a prefix, which their names lose."""
-    index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
-    tensors: dict[str, Tensor] = {}
-    for name, file in index["weight_map"].items():
-        if name.startswith(prefix):
-            with safe_open(checkpoint / file, "pt") as handle:
-                tensors[name.removeprefix(prefix)] = handle.get_tensor(name)
-    return tensors
 
 
 def layer_state(tensors: dict[str, Tensor], num_experts: int) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Quantized layers one by one, from the tensors of a ModelSlim checkpoint: int8, or int4 in pairs.
+"""Layers of a ModelSlim checkpoint, W8A8 or W4A8: one by one, and put into transformers' model.
 
-Legend: T tokens, H hidden, I intermediate, K experts of a token.
+Legend: T tokens, H hidden, K experts of a token.
 """
 
 import re
@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from tests.vllm.oracle_deepseek_v4 import distance_to_half, fake_quantized, integers
-from tests.vllm.oracle_draft import read_tensors
-
-LIMIT = 10.0
-"""Clamp of the gated activation, as published."""
-
-SAFE = 5e-5
-"""Rows with an activation this near to a half are not compared."""
+from tests.vllm.following import followed
+from tests.vllm.integers import far_from_halves, int8_rows, integers
+from tests.vllm.oracle import read_tensors
+from tests.vllm.oracle_experts import IntegerExperts
+from tests.vllm.quantized_order import MODELSLIM, ROUTED, quantized_modules
 
 EXPERT = re.compile(r"\.experts\.\d+\.w[123]$")
 SHARED = re.compile(r"\.shared_experts\.w[13]$")
@@ -32,18 +30,23 @@ def swapped(first: str, second: str) -> dict[str, str]:
 
 
 class Int8Layers:
-    """Products of integers and scales in float32."""
+    """Every quantized layer by the name of the module that holds it."""
 
     def __init__(self, checkpoint: Path, renamed: Mapping[str, str] | None = None) -> None:
         tensors = read_tensors(checkpoint, "")
-        moved = renamed or {}
-        self.weights = {
-            name.removesuffix(".weight"): integers(name, tensors)
-            * tensors[moved.get(scale := f"{name}_scale", scale)]
-            for name, tensor in tensors.items()
-            if tensor.dtype == torch.int8
+        tensors |= {name: tensors[other] for name, other in (renamed or {}).items()}
+        quantized = [name for name, tensor in tensors.items() if tensor.dtype == torch.int8]
+        self.names = {self.layer_of(name.removesuffix(".weight")) for name in quantized}
+        self.experts = {
+            name: IntegerExperts(below(f"{name}.", tensors))
+            for name in self.names
+            if name.endswith(".experts")
         }
-        self.names = {self.layer_of(name) for name in self.weights}
+        self.weights = {
+            name.removesuffix(".weight"): integers(name, tensors) * tensors[f"{name}_scale"]
+            for name in quantized
+            if ".experts." not in name
+        }
 
     @staticmethod
     def layer_of(name: str) -> str:
@@ -53,35 +56,61 @@ class Int8Layers:
         return SHARED.sub(".shared_experts.gate_up_proj", name)
 
     def apply(self, name: str, inputs: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-        """Result, and which rows have no activation near a half."""
+        """Result, and which of its numbers are rounded in one way only."""
         tensors = [torch.from_numpy(item) for item in inputs]
-        if name.endswith(".experts"):
-            return self._experts(name, *tensors)
+        if name in self.experts:
+            return self.experts[name].apply(*tensors)
         module = name.removesuffix(".gate_up_proj")
         weight = (
             torch.cat([self.weights[f"{module}.{part}"] for part in ("w1", "w3")])
             if module != name
             else self.weights[name]
         )
-        return linear(tensors[0], weight)
-
-    def _experts(
-        self, name: str, x_TH: Tensor, weights_TK: Tensor, ids_TK: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        out_TH, usable_T = torch.zeros_like(x_TH), torch.ones(len(x_TH), dtype=torch.bool)
-        for expert in ids_TK.unique().tolist():
-            token, slot = (ids_TK == expert).nonzero(as_tuple=True)
-            w1, w2, w3 = (self.weights[f"{name}.{expert}.w{part}"] for part in (1, 2, 3))
-            gate, near = linear(x_TH[token], w1)
-            up, _ = linear(x_TH[token], w3)
-            active = nn.functional.silu(gate.clamp(max=LIMIT)) * up.clamp(-LIMIT, LIMIT)
-            part, far = linear(active, w2)
-            out_TH.index_add_(0, token, part * weights_TK[token, slot, None])
-            usable_T[token] &= near & far
-        return out_TH, usable_T
+        return fake_quantized(tensors[0]) @ weight.T, far_from_halves(tensors[0])
 
 
-def linear(x_TH: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    scale_T1 = x_TH.abs().amax(-1, keepdim=True) / 127
-    near_T = distance_to_half(x_TH / scale_T1).amin(-1) > SAFE
-    return fake_quantized(x_TH) @ weight.T, near_T
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def fake_quantized(x: Tensor) -> Tensor:
+    rows, scale = int8_rows(x)
+    return rows * scale.unsqueeze(-1)
+
+
+def quantize_layer(layer: nn.Module, number: int, checkpoint: Path) -> None:
+    """Round what goes into the quantized layers of a decoder layer of transformers."""
+    for module, call in quantized_modules(layer, MODELSLIM).values():
+        module.register_forward_pre_hook(rounding_hook(f"{number}.dynamic_quant.{call}"))
+    experts = IntegerExperts(read_tensors(checkpoint, f"layers.{number}.ffn.experts."))
+    key = f"{number}.moe_init_routing.0"
+
+    def routed(x_TH: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        return experts.apply(followed(key, x_TH), weights_TK, ids_TK)[0]
+
+    layer.get_submodule(ROUTED).forward = routed
+
+
+def rounding_hook(key: str) -> Any:
+    return lambda _, inputs: (fake_quantized(followed(key, inputs[0])),)
+
+
+def dequantized(checkpoint: Path, scratch: Path) -> Path:
+    """The checkpoint with int8 weights multiplied out, in float32."""
+    target = scratch / checkpoint.name
+    target.mkdir(parents=True, exist_ok=True)
+    tensors = read_tensors(checkpoint, "")
+    floats = {}
+    for name, tensor in tensors.items():
+        if name.endswith(("weight_scale", "weight_offset", "scale_bias")):
+            continue
+        if tensor.dtype == torch.int8:
+            tensor = integers(name, tensors) * tensors[f"{name}_scale"]
+        floats[name] = tensor
+    save_file(floats, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "config.json").write_text((checkpoint / "config.json").read_text())
+    return target

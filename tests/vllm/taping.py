@@ -6,20 +6,18 @@ stays exact through any number of layers.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy
 from torch import Tensor, nn
 
-OPERATIONS = (
-    "write_latent_rows",
-    "write_indexer_keys",
-    "quantize_indexer_query",
-    "mx_quant",
-    "swiglu_mx_quant",
-)
+INDEXER = ("write_indexer_keys", "quantize_indexer_query")
+FLOAT8 = (*INDEXER, "write_latent_rows", "mx_quant", "swiglu_mx_quant")
+"""What rounds on A5."""
+MODELSLIM = (*INDEXER, "dynamic_quant", "moe_init_routing")
+"""What rounds in W8A8 and W4A8 on A2 and A3, but for what is rounded inside of the experts."""
 WRITES = {"write_latent_rows", "write_indexer_keys"}
 """Their last argument says where rows go; rows that go nowhere are not taped."""
 
@@ -27,12 +25,12 @@ Tape = dict[str, numpy.ndarray]
 
 
 @contextmanager
-def taped(model: nn.Module, bound: set[str]) -> Iterator[Tape]:
+def taped(model: nn.Module, names: Collection[str]) -> Iterator[Tape]:
     """Tape calls below every decoder layer as `<layer>.<operation>.<number of the call>`.
 
     Args:
         model: model whose `model.layers` are decoder layers.
-        bound: operations of the plan.
+        names: operations to tape.
     """
     from ascend_recipes.ops import operations
 
@@ -40,14 +38,33 @@ def taped(model: nn.Module, bound: set[str]) -> Iterator[Tape]:
     place: dict[str, Any] = {}
     with ExitStack() as stack:
         for index, layer in enumerate(model.model.layers):
-            hook = layer.register_forward_pre_hook(_entering(place, index))
-            stack.callback(hook.remove)
-        for name in OPERATIONS:
-            if name in bound:
-                stack.enter_context(operations.override(name, _taping(name, place, rows)))
+            for hook in (
+                layer.register_forward_pre_hook(_entering(place, index)),
+                layer.register_forward_hook(lambda *_: place.clear()),
+            ):
+                stack.callback(hook.remove)
+        for name in names:
+            stack.enter_context(operations.override(name, _taping(name, place, rows)))
         tape: Tape = {}
         yield tape
         tape |= {key: numpy.concatenate(steps) for key, steps in rows.items()}
+
+
+def start_taping(worker: Any, names: Collection[str]) -> None:
+    """Tape in a worker's process until `stop_taping`; both for `collective_rpc`."""
+    stack = ExitStack()
+    tape = stack.enter_context(taped(worker.model_runner.get_model(), names))
+    _running.append((stack, tape))
+
+
+def stop_taping(_: Any) -> Tape:
+    """What was taped."""
+    stack, tape = _running.pop()
+    stack.close()
+    return tape
+
+
+_running: list[tuple[ExitStack, Tape]] = []
 
 
 def _entering(place: dict[str, Any], index: int) -> Callable[..., None]:
@@ -61,10 +78,14 @@ def _entering(place: dict[str, Any], index: int) -> Callable[..., None]:
 def _taping(name: str, place: dict[str, Any], rows: dict[str, list[numpy.ndarray]]) -> Any:
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(first: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not place:
+                # Of the drafter.
+                return function(first, *args, **kwargs)
             number = place["calls"][name]
             place["calls"][name] += 1
-            kept = first[_slots(args[-1]) >= 0] if name in WRITES else first
-            rows[f"{place['layer']}.{name}.{number}"].append(kept.float().clone().numpy())
+            # Behind the rows of a rank's experts, those of other ranks are undefined: NaN here.
+            kept = _slots(args[-1]) >= 0 if name in WRITES else ~first.flatten(1).isnan().any(1)
+            rows[f"{place['layer']}.{name}.{number}"].append(first[kept].float().numpy())
             return function(first, *args, **kwargs)
 
         return call
