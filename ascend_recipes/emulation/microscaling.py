@@ -256,7 +256,9 @@ def weight_factors(name: str, scale: Tensor, shape: Sequence[int]) -> Tensor:
     check_dtype(name, "scale", scale, (torch.uint8,))
     pairs = -(-inner // (2 * BLOCK))
     check_shape(name, "scale", scale, (pairs, columns, 2), "[ceil(K/64), columns, 2]")
-    return _power(scale.int().transpose(1, 2).flatten(0, 1)).repeat_interleave(BLOCK, 0)[:inner]
+    # Laid out as weights mostly are, transposed: a product of unlike strides takes far longer.
+    power_NK = _power(scale.int().transpose(0, 1).flatten(1)).repeat_interleave(BLOCK, dim=1)
+    return power_NK[:, :inner].t()
 
 
 def grouped_operands(
