@@ -15,6 +15,7 @@ from tests.vllm.oracle_deepseek_v4 import (
     oracle_model,
     stretched_windows,
 )
+from tests.vllm.origins import assert_classes_are_ours
 
 pytestmark = pytest.mark.vllm
 
@@ -114,13 +115,7 @@ def test_indexer_has_to_choose(floats: Engine):
 
 
 def test_our_classes_are_everywhere(floats: Engine):
-    modules = floats.live_modules()
-    foreign = {
-        kind: [name for name in names if not name.startswith("ascend_recipes.")]
-        for kind, names in modules.items()
-    }
-    assert not any(foreign.values()), foreign
-    assert len(modules["attention layer"]) == 3
+    assert_classes_are_ours(floats)
 
 
 def test_every_planned_binding_is_called(floats: Engine):

@@ -14,6 +14,7 @@ from tests.vllm.conftest import FLOAT32, RAW, Engine
 from tests.vllm.oracle import prompt_of
 from tests.vllm.oracle_a5 import a5_logits, difference, following
 from tests.vllm.oracle_deepseek_v4 import TOLERANCE, assert_matches, oracle_logits
+from tests.vllm.origins import assert_classes_are_ours
 from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
@@ -74,6 +75,10 @@ def test_blocks_are_whole_rows_apart(engine: Engine):
     assert bindings["write_latent_rows"] == "cann_custom.kv_compress_epilog"
     assert bindings["sparse_attention_shared_kv"] == "cann_custom.npu_kv_quant_sparse_attn_sharedkv"
     assert bindings["write_indexer_keys"] == "cann_custom.indexer_compress_epilog_v2"
+
+
+def test_our_classes_are_everywhere(engine: Engine):
+    assert_classes_are_ours(engine)
 
 
 def test_every_planned_binding_is_called(engine: Engine):

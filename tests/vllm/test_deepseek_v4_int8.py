@@ -23,8 +23,8 @@ from tests.vllm.oracle import dense, prompt_of
 from tests.vllm.oracle_deepseek_v4 import oracle_logits
 from tests.vllm.oracle_draft import read_tensors
 from tests.vllm.oracle_int8 import Int8Layers, swapped
-from tests.vllm.taping import MODELSLIM
 from tests.vllm.origins import assert_classes_are_ours
+from tests.vllm.taping import MODELSLIM
 from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
