@@ -142,15 +142,7 @@ def prefixes_can_be_found(resolved: ResolvedRecipe) -> Iterator[Finding]:
     recipe = resolved.recipe
     if not recipe.cache.prefix_caching or recipe.cache.kind == "paged":
         return
-    from ascend_recipes.memory.caches import alignment_tokens, cache_pool
-    from ascend_recipes.memory.views import role_view
-
-    view = role_view(resolved)
-    try:
-        alignment = alignment_tokens(view, cache_pool(view, recipe.runtime.kind))
-    except KeyError:
-        return
-    length = recipe.scheduler.max_model_len
+    alignment, length = _alignment(resolved), recipe.scheduler.max_model_len
     if alignment is not None and alignment >= length:
         at = "cache.prefix_caching"
         yield finding(
@@ -169,7 +161,9 @@ def kept_prefixes_can_end(resolved: ResolvedRecipe) -> Iterator[Finding]:
         return
     if native and not recipe.cache.prefix_caching:
         return
-    alignment, interval = cache_alignment(resolved), stated.value
+    alignment, interval = _alignment(resolved), stated.value
+    if alignment is None:
+        return
     if not isinstance(interval, int) or interval < 0 or interval % alignment:
         fix = f"{stated.at}={alignment}"
         yield finding(
@@ -178,6 +172,17 @@ def kept_prefixes_can_end(resolved: ResolvedRecipe) -> Iterator[Finding]:
     elif interval == 0 and _drops_draft_blocks(resolved) and recipe.cache.prefix_caching:
         fix = f"{stated.at}={alignment}"
         yield finding("cache.retention_drafts", at=stated.at, fix=fix, shortest=2 * alignment)
+
+
+def _alignment(resolved: ResolvedRecipe) -> int | None:
+    """Tokens in whose multiples cached prefixes end.
+
+    None where the model or the generation has no such caches, which other rules say.
+    """
+    try:
+        return cache_alignment(resolved)
+    except KeyError:
+        return None
 
 
 def _retention(resolved: ResolvedRecipe) -> Setting | None:
