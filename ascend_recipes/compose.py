@@ -139,7 +139,11 @@ def recipe_names(config_dirs: Sequence[Path] = ()) -> list[RecipeEntry]:
     entries: dict[str, RecipeEntry] = {}
     for root in search_roots(config_dirs):
         for path in sorted((root / "recipe").glob("*.yaml")):
-            tree = load_yaml(path)
+            try:
+                tree = load_yaml(path)
+            except RecipeError as error:
+                # One broken file hides no other; whoever names this one is told all about it.
+                tree = {"about": error.findings[0].message}
             facts = tree if isinstance(tree, dict) else {}
             about, model, hardware = (str(facts.get(key, "")) for key in _LISTED)
             entries[path.stem] = RecipeEntry(path.stem, path, about, model, hardware)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -54,9 +55,18 @@ def run_import(invocation: Invocation, output: Output) -> ExitCode:
         output.text(text.rstrip("\n"))
     else:
         output.text(f"wrote {path}")
-        folder = path.parent.parent if path.parent.name == "recipe" else path.parent
-        output.note(f"next: ascend-run plan --config-dir {folder} recipe={name}")
+        output.note(f"next: {_next_step(path)}")
     return code
+
+
+def _next_step(path: Path) -> str:
+    """What plans the file that was written: recipes are found in folders of that name only."""
+    found = path.parent.name == "recipe"
+    above = path.parent.parent if found else path.parent
+    plan = shlex.join(["ascend-run", "plan", "--config-dir", str(above), f"recipe={path.stem}"])
+    folder = shlex.quote(str(above / "recipe"))
+    moved = f"mkdir -p {folder} && mv {shlex.quote(str(path))} {folder}"
+    return plan if found else f"{moved} && {plan}"
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -61,17 +61,20 @@ def explain(
 ) -> tuple[Explanation, ...]:
     """Explain what a key names in the plan or in the recipe; every leaf of the plan without one.
 
+    A key that names nothing by itself may be the end of paths: `max_num_seqs`, `compressor`.
+
     Raises:
         RecipeError: neither the plan nor the recipe has the key (exit code 2).
     """
     leaves = tuple(_plan_values(composition, planned))
     if not key:
         return leaves
-    found = tuple(item for item in leaves if _names(key, item.key))
-    found += tuple(_recipe_values(composition, planned, key))
-    if not found:
-        raise _unknown(key, [item.key for item in leaves])
-    return found
+    for names in (_names, _ends):
+        found = tuple(item for item in leaves if names(key, item.key))
+        found += tuple(_recipe_values(composition, planned, partial(names, key)))
+        if found:
+            return found
+    raise _unknown(key, [item.key for item in leaves], composition.name)
 
 
 def _plan_values(composition: Composition, planned: PlannedLaunch) -> Iterator[Explanation]:
@@ -91,11 +94,11 @@ def _layers(composition: Composition, recipe: Recipe, reason: Reason) -> tuple[s
 
 
 def _recipe_values(
-    composition: Composition, planned: PlannedLaunch, key: str
+    composition: Composition, planned: PlannedLaunch, is_meant: Callable[[str], bool]
 ) -> Iterator[Explanation]:
     recipe = planned.resolved.recipe
     for path, value in _flat(recipe.model_dump(mode="json"), ""):
-        if not _names(key, path):
+        if not is_meant(path):
             continue
         follows = tuple(
             leaf for leaf, reason in planned.reasons.items() if reason.recipe_path == path
@@ -169,6 +172,10 @@ def _names(key: str, path: str) -> bool:
     return path == key or path.startswith(f"{key}.")
 
 
+def _ends(key: str, path: str) -> bool:
+    return path.endswith(f".{key}") or f".{key}." in path
+
+
 def _flat(tree: Json, path: str) -> Iterator[tuple[str, Json]]:
     if isinstance(tree, dict) and tree:
         for key, value in tree.items():
@@ -177,17 +184,18 @@ def _flat(tree: Json, path: str) -> Iterator[tuple[str, Json]]:
         yield path, tree
 
 
-def _unknown(key: str, known: list[str]) -> RecipeError:
+def _unknown(key: str, known: list[str], recipe: str) -> RecipeError:
     import difflib
 
     ends = {path.rpartition(".")[2]: path for path in known}
     close = difflib.get_close_matches(key, known, n=1) or [
-        ends[name] for name in difflib.get_close_matches(key.rpartition(".")[2], ends, n=1)
+        ends[name]
+        for name in difflib.get_close_matches(key.rpartition(".")[2], ends, n=1, cutoff=0.7)
     ]
     return recipe_error(
         "explain.unknown_key",
         at=key,
-        fix=f"ascend-run explain {close[0]} recipe=…" if close else "ascend-run explain recipe=…",
+        fix=" ".join(["ascend-run explain", *close, f"recipe={recipe}"]),
         exit_code=ExitCode.USAGE,
         key=key,
     )

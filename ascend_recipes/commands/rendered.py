@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ascend_recipes.commands.explain import RECIPE, Explanation, schema_source, schema_text
+from ascend_recipes.commands.explain import RECIPE, Explanation, explain, schema_source, schema_text
 from ascend_recipes.compose import Composition
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.findings import recipe_error
@@ -44,11 +44,16 @@ def explain_argument(
 ) -> tuple[Explanation, ...]:
     """Explain a flag, a key inside a JSON flag, or a variable, for each process that differs.
 
+    The native runtime has no commands: there it is the plan's engine, server or environment that
+    says the same.
+
     Raises:
-        RecipeError: the runtime has no commands, or no command says it (exit code 2).
+        RecipeError: neither a command nor the plan says it (exit code 2).
     """
     commands = planned.commands
     if not commands:
+        if found := _planned_argument(composition, planned, key):
+            return found
         fix = f"ascend-run explain {key} recipe={composition.name} runtime=vllm_ascend"
         raise recipe_error("explain.no_commands", at=key, fix=fix, exit_code=ExitCode.USAGE)
     target = _canonical(key, planned.resolved)
@@ -57,6 +62,22 @@ def explain_argument(
     if not found:
         raise _not_rendered(key, target, commands, planned.resolved)
     return found
+
+
+def _planned_argument(
+    composition: Composition, planned: PlannedLaunch, key: str
+) -> tuple[Explanation, ...]:
+    """Values of the plan under the name of a flag or a variable; none where it has no such."""
+    name = key.removeprefix("$")
+    places = [f"env.{name}"]
+    if key.startswith("--"):
+        head, dot, rest = key.partition(".")
+        resolved = planned.resolved
+        known = resolve_flag(load_surface(resolved.runtime.vllm[resolved.runtime_version]), head)
+        name = (known[0].name if known else head).removeprefix("--").replace("-", "_")
+        places = [f"engine.{name}{dot}{rest}", f"server.{name}{dot}{rest}"]
+    leaves = explain(composition, planned)
+    return tuple(item for item in leaves if any(_names(place, item.key) for place in places))
 
 
 def with_rendering(found: Sequence[Explanation], planned: PlannedLaunch) -> tuple[Explanation, ...]:

@@ -141,7 +141,10 @@ def load_registry(config_dirs: tuple[Path, ...] = ()) -> Registry:
     Args:
         config_dirs: folders that may hold `registry/` with rows, as `--config-dir` names them.
     """
-    roots = [data_root(), *_extension_roots(), *config_dirs]
+    # A checkout of ours is a user's folder too, as after `init` in it: its rows are no second ones.
+    own = data_root().resolve()
+    others = (path for path in config_dirs if path.resolve() != own)
+    roots = [data_root(), *_extension_roots(), *others]
 
     def rows(folder: str, row_type: type[RowT]) -> Table[RowT]:
         return Table(folder, row_type, _row_files([root / "registry" / folder for root in roots]))

@@ -1,6 +1,8 @@
 """`ascend-run import`: scripts in, one recipe out, findings at lines of the text that was made."""
 
 import json
+import shlex
+import subprocess
 
 import pytest
 import yaml
@@ -43,6 +45,16 @@ def test_a_script_becomes_a_recipe_that_plans(script, tmp_path, capsys):
     assert tree["env"] == {"HCCL_BUFFSIZE": "1024"}
     assert main(["check", "recipe=mine", "--config-dir", str(tmp_path)]) == 0
     assert [path.name for path in target.parent.iterdir()] == ["mine.yaml"]
+
+
+def test_next_step_plans_a_recipe_that_was_written_anywhere(script, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = script("run.sh", serve())
+    assert main(["import", str(source), "hardware=a3", "--output", "mine.yaml"]) == 0
+    step = capsys.readouterr().err.rpartition("next: ")[2]
+    moved, _, planned = step.strip().rpartition(" && ")
+    subprocess.run(moved, shell=True, check=True)
+    assert main(shlex.split(planned)[1:]) == 0
 
 
 def test_findings_name_lines_of_the_text_not_of_a_folder_that_is_gone(script, capsys):

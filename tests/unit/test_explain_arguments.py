@@ -173,14 +173,34 @@ def test_what_nothing_renders_is_refused_with_what_to_type(key, fix):
     assert fix in item.fix
 
 
-def test_our_own_runtime_has_no_flags(capsys):
-    assert main(["explain", "--max-num-seqs", "recipe=deepseek_v4_a3", "--json"]) == 2
+@pytest.mark.parametrize(
+    ("key", "planned"),
+    [
+        ("--max-num-seqs", ["engine.max_num_seqs"]),
+        ("--max_num_seqs", ["engine.max_num_seqs"]),
+        ("--no-enable-prefix-caching", ["engine.enable_prefix_caching"]),
+        ("--compilation-config.cudagraph_mode", ["engine.compilation_config.cudagraph_mode"]),
+        ("--tool-call-parser", ["server.tool_call_parser"]),
+        ("HCCL_BUFFSIZE", ["env.HCCL_BUFFSIZE"]),
+        ("$VLLM_PLUGINS", ["env.VLLM_PLUGINS"]),
+    ],
+)
+def test_our_own_runtime_has_the_arguments_of_its_plan(key, planned, capsys):
+    assert main(["explain", key, "recipe=deepseek_v4_a3", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["values"]
+    assert [item["key"] for item in values] == planned
+    assert all(item["part"] == "plan" and item["layers"] for item in values)
+
+
+def test_flag_that_our_own_plan_has_not_is_shown_in_the_commands(capsys):
+    key = "--additional-config.multistream_overlap_shared_expert"
+    assert main(["explain", key, "recipe=deepseek_v4_a3", "--json"]) == 2
     (item,) = json.loads(capsys.readouterr().out)["findings"]
     assert item["id"] == "explain.no_commands"
     words = item["fix"].split()
     assert words[0] == "ascend-run"
     assert main(words[1:]) == 0
-    assert "--max-num-seqs = 64" in capsys.readouterr().out
+    assert f"{key} = true" in capsys.readouterr().out
 
 
 def test_flags_of_others_are_keys_of_explain_alone(capsys):

@@ -13,6 +13,7 @@ from ascend_recipes.commands.init import starter_recipe
 from ascend_recipes.compose import recipe_names
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.findings import finding
+from ascend_recipes.paths import data_root
 from ascend_recipes.registry.load import load_registry
 
 RECIPE = "recipe=deepseek_v4_a3"
@@ -57,6 +58,20 @@ def test_explain_without_a_key_covers_the_plan(document):
     assert {item["part"] for item in values} == {"plan"}
     assert len(values) > 60
     assert all(item["layers"] and item["because"] for item in values)
+
+
+def test_explain_takes_the_end_of_a_path(document):
+    (value,) = document("explain", "compressor", RECIPE)["values"]
+    assert value["key"] == "operations.compressor"
+    keys = [item["key"] for item in document("explain", "max_num_seqs", RECIPE)["values"]]
+    assert keys == ["engine.max_num_seqs", "scheduler.max_num_seqs"]
+
+
+def test_explain_proposes_a_key_that_it_explains(run, document):
+    (item,) = document("explain", "max_num_sekvs", RECIPE)["findings"]
+    assert item["id"] == "explain.unknown_key"
+    assert item["fix"] == f"ascend-run explain engine.max_num_seqs {RECIPE}"
+    assert run(*item["fix"].split()[1:])[0] == ExitCode.OK
 
 
 def test_explain_takes_one_key(document):
@@ -186,6 +201,11 @@ def test_init_writes_a_new_file_and_never_over_one(run, document, tmp_path):
     assert plan["plan"]["model"]["key"] == "qwen3_6_27b"
 
 
+def test_folder_that_is_a_checkout_of_ours_has_no_second_rows(document):
+    words = ("plan", RECIPE, "--config-dir", str(data_root()))
+    assert document(*words)["exit_code"] == ExitCode.OK
+
+
 def test_init_without_a_name_prints_the_recipe(run, tmp_path):
     code, out, _ = run("init", "model=kimi_k3", "hardware=a3")
     assert code == 0
@@ -226,6 +246,20 @@ def test_check_all_with_a_folder_checks_the_recipes_in_it(document, tmp_path):
     assert [item["recipe"] for item in tree["recipes"]] == ["ours"]
 
 
+def test_broken_file_hides_no_other_recipe(document, run, tmp_path):
+    (tmp_path / "recipe").mkdir()
+    text = "# @package _global_\ndefaults: [glm_5_w4a8_a2]\n"
+    (tmp_path / "recipe" / "ours.yaml").write_text(text)
+    (tmp_path / "recipe" / "broken.yaml").write_text("a: [\n")
+    place = ["--config-dir", str(tmp_path)]
+    tree = document("check", "--all", *place)
+    found = {item["recipe"]: [x["id"] for x in item["findings"]] for item in tree["recipes"]}
+    assert found == {"broken": ["file.invalid_yaml"], "ours": []}
+    code, out, _ = run("list", *place)
+    assert code == 0
+    assert "broken.yaml is no YAML" in out
+
+
 def test_check_all_reports_refusals(tmp_path):
     verdicts = check_all(("parallel.tp=7",), (), workers=2)
     # Roles of a disaggregated recipe may have numbers of their own.
@@ -264,7 +298,7 @@ def test_check_all_counts_warnings_and_says_how_to_read_them(capsys, document):
 
 
 def test_remarks_do_not_fail_a_strict_check(monkeypatch, capsys):
-    remark = finding("moe.a2_mc2", ranks=1, each=2)
+    remark = finding("moe.a2_mc2", ranks=1, each=2, least=3, most=4)
     noted = Verdict("one", "0123", (remark,))
     monkeypatch.setattr("ascend_recipes.cli.checking.check_all", lambda *_: [noted])
     assert main(["check", "--all", "--strict", "--lang", "zh"]) == ExitCode.OK
