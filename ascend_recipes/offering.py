@@ -9,9 +9,10 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ascend_recipes.errors import Finding, Severity
-from ascend_recipes.trial import Bench, Trial, override_words
+from ascend_recipes.trial import Trial, override_words
 from ascend_recipes.words import split_override
 
 _ROUNDS = 4
@@ -23,20 +24,24 @@ _Key = tuple[str, str]
 """Id and field of a finding, whichever role has it."""
 
 
+class Judge(Protocol):
+    """Says what is wrong with a configuration: the stages do, or somebody who knows more."""
+
+    def __call__(self, words: Sequence[str], added: Sequence[str] = ()) -> Trial:
+        """Judge the words with others appended."""
+
+
 @dataclass(frozen=True)
 class Offer:
     """Judges the fixes of one configuration."""
 
-    bench: Bench
+    bench: Judge
     words: tuple[str, ...]
     found: tuple[Finding, ...]
     """Everything that is said of the configuration, hidden errors too."""
 
-    def held(self) -> tuple[Finding, ...]:
-        """The findings, with fixes that remove them and add no error."""
-        return tuple(self._held(item) for item in self.found)
-
-    def _held(self, item: Finding) -> Finding:
+    def hold(self, item: Finding) -> Finding:
+        """One of the findings, with a fix that removes it and adds no error."""
         plain = override_words(item.fix)
         added = plain
         for _ in range(_ROUNDS if plain else 0):
@@ -70,7 +75,7 @@ class Offer:
         return added
 
 
-def hold_fixes(bench: Bench, words: Sequence[str], found: Trial) -> tuple[Finding, ...]:
+def hold_fixes(bench: Judge, words: Sequence[str], found: Trial) -> tuple[Finding, ...]:
     """The findings of a configuration, hidden errors too, with fixes that hold.
 
     Args:
@@ -79,18 +84,17 @@ def hold_fixes(bench: Bench, words: Sequence[str], found: Trial) -> tuple[Findin
         found: what the stages say about it.
     """
     findings = (*found.findings, *_hidden(bench, words, (), found))
-    if not any(override_words(item.fix) for item in findings):
-        return findings
-    return Offer(bench, tuple(words), findings).held()
+    offer = Offer(bench, tuple(words), findings)
+    return tuple(offer.hold(item) for item in findings)
 
 
-def _with_hidden(bench: Bench, words: Sequence[str], added: Sequence[str]) -> tuple[Finding, ...]:
+def _with_hidden(bench: Judge, words: Sequence[str], added: Sequence[str]) -> tuple[Finding, ...]:
     trial = bench(words, added)
     return (*trial.findings, *_hidden(bench, words, added, trial))
 
 
 def _hidden(
-    bench: Bench, words: Sequence[str], added: Sequence[str], trial: Trial
+    bench: Judge, words: Sequence[str], added: Sequence[str], trial: Trial
 ) -> tuple[Finding, ...]:
     """Errors that show once those of an earlier stage are fixed, so that all are said at once."""
     hidden: tuple[Finding, ...] = ()

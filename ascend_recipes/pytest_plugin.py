@@ -103,7 +103,7 @@ class RecipeFile(pytest.File):
         from ascend_recipes.registry.load import load_registry
         from ascend_recipes.resolve import resolve_recipe
 
-        return resolve_recipe(self.recipe, load_registry(), self.composition.source)
+        return resolve_recipe(self.recipe, load_registry((self.root,)), self.composition.source)
 
     @cached_property
     def planned(self) -> PlannedLaunch:
@@ -111,6 +111,14 @@ class RecipeFile(pytest.File):
         from ascend_recipes.plan import plan_launch
 
         return plan_launch(self.resolved)
+
+    def told(self) -> tuple[Finding, ...]:
+        """All that is said of the recipe: what an earlier stage hides too, with fixes that hold."""
+        from ascend_recipes.offering import hold_fixes
+        from ascend_recipes.trial import Bench
+
+        words, bench = [f"recipe={self.path.stem}"], Bench((self.root,))
+        return hold_fixes(bench, words, bench(words))
 
 
 class RecipeStage(pytest.Item):
@@ -124,10 +132,9 @@ class RecipeStage(pytest.Item):
             pytest.skip(f"{file.failed_at} failed")
         try:
             _STAGES[self.name](file)
-        except RecipeError as error:
+        except RecipeError:
             file.failed_at = self.name
-            located = error if self.name == "compose" else file.composition.locate(error)
-            pytest.fail(_text(located.findings), pytrace=False)
+            pytest.fail(_text(file.told()), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, None, str]:
         """Name in reports: the recipe and the stage."""
@@ -139,7 +146,9 @@ def _check_rules(file: RecipeFile) -> None:
     if not findings:
         return
     if file.config.getoption("--recipes-strict"):
-        pytest.fail(_text(findings), pytrace=False)
+        said = {(item.id, item.at) for item in findings}
+        told = tuple(item for item in file.told() if (item.id, item.at) in said)
+        pytest.fail(_text(told), pytrace=False)
     for finding in findings:
         file.warn(pytest.PytestWarning(f"{finding.id}: {finding.message}"))
 

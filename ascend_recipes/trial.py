@@ -9,15 +9,19 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 from ascend_recipes.compose import Composition, compose_recipe, is_group
 from ascend_recipes.errors import COMMAND_LINE, Finding, RecipeError, Source
+from ascend_recipes.findings import finding
 from ascend_recipes.plan import PlannedLaunch, plan_launch
 from ascend_recipes.registry.load import load_registry
+from ascend_recipes.rendering.table import field_of
 from ascend_recipes.resolve import resolve_recipe
 from ascend_recipes.schema.base import Json
-from ascend_recipes.validate import validate_recipe
+from ascend_recipes.schema.recipe import Recipe
+from ascend_recipes.validate import section_models, validate_recipe
 from ascend_recipes.words import fit_for_hydra, split_override
 
 _OVERRIDE = re.compile(r"([+~]{0,2}[a-z][\w./]*=.*|~[a-z][\w./]*)\Z", re.DOTALL)
@@ -65,7 +69,9 @@ class Bench:
             except RecipeError as error:
                 raise composition.locate(error) from None
         except RecipeError as error:
-            return Trial(error.findings, tree, None, error)
+            found = tuple(_with_our_name(item, tree) for item in error.findings)
+            told = RecipeError(found, error.exit_code, error.complete)
+            return Trial(found, tree, None, told)
         return Trial(planned.findings, tree, planned)
 
     def _plan(self, composition: Composition) -> PlannedLaunch:
@@ -100,6 +106,34 @@ class Bench:
         return "." in key or not (structured or is_group(key, self.config_dirs))
 
 
+def _with_our_name(item: Finding, tree: dict[str, Json]) -> Finding:
+    """The finding; of a key that vLLM has, or that another section has, with its place here."""
+    name = item.at.rpartition(".")[2]
+    if item.id != "schema.unknown_key" or not (item.fix == "" or item.fix.startswith("~")):
+        return item
+    place = field_of(name) or _section_field(name)
+    if place is None:
+        return item
+    value: Json = tree
+    for key in item.at.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    if item.fix and not isinstance(value, dict):
+        word = shlex.quote(fit_for_hydra(f"{place}={json.dumps(value, ensure_ascii=False)}"))
+        return replace(item, fix=f"{item.fix} {word}")
+    hint = finding("schema.unknown_key", path=item.at, section="", known="", suggestion=place)
+    return replace(item, fix=hint.fix, fix_zh=hint.fix_zh)
+
+
+def _section_field(name: str) -> str | None:
+    """The only section of recipes that has a field of this name."""
+    holders = [
+        section
+        for section in Recipe.model_fields
+        if any(name in model.model_fields for model in section_models(section))
+    ]
+    return f"{holders[0]}.{name}" if len(holders) == 1 else None
+
+
 def override_words(fix: str) -> tuple[str, ...]:
     """The overrides of a fix as typed; empty where it is something else to do."""
     try:
@@ -111,10 +145,8 @@ def override_words(fix: str) -> tuple[str, ...]:
 
 def set_leaf(tree: dict[str, Json], word: str) -> None:
     """Set the value of an override word in a tree, or remove it."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    item = OverridesParser.create().parse_override(fit_for_hydra(word))
-    *around, last = item.key_or_group.split(".")
+    key, value = _parsed(word)
+    *around, last = key.split(".")
     for key in around:
         inner = tree.get(key)
         if not isinstance(inner, dict):
@@ -123,7 +155,17 @@ def set_leaf(tree: dict[str, Json], word: str) -> None:
     if word.startswith("~"):
         tree.pop(last, None)
         return
-    value = json.loads(json.dumps(item.value(), default=str))
+    value = json.loads(value)
     before = tree.get(last)
     both = isinstance(before, dict) and isinstance(value, dict)
     tree[last] = {**before, **value} if both else value  # type: ignore[dict-item]
+
+
+@lru_cache(maxsize=1024)
+def _parsed(word: str) -> tuple[str, str]:
+    """Key and value of an override as Hydra's grammar reads them, the value as JSON."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    item = OverridesParser.create().parse_override(fit_for_hydra(word))
+    value = None if item.is_delete() else item.value()
+    return item.key_or_group, json.dumps(value, default=str)

@@ -183,7 +183,7 @@ def _attempt(invocation: Invocation, words: Sequence[str]) -> Attempt:
     warnings = repeated_overrides(words)
     try:
         planned = planned_launch(words, invocation.config_dirs)
-        machine = _machine(invocation, planned)
+        machine = _machine(invocation, planned, words)
     except RecipeError as error:
         return Attempt(tuple(words), None, (*error.findings, *warnings), error.exit_code)
     findings = (*planned.findings, *machine, *warnings)
@@ -210,13 +210,15 @@ def _with_weights(attempt: Attempt) -> Attempt:
     return replace(attempt, planned=replace(planned, blockers=blockers))
 
 
-def _machine(invocation: Invocation, planned: PlannedLaunch) -> tuple[Finding, ...]:
+def _machine(
+    invocation: Invocation, planned: PlannedLaunch, words: Sequence[str]
+) -> tuple[Finding, ...]:
     """What of the named machine does not fit; nothing unless one is named."""
     if not invocation.installed:
         return ()
     from ascend_recipes.cli.machines import machine_findings
 
-    return machine_findings(planned.resolved, invocation.installed)
+    return machine_findings(planned, invocation.installed, words, invocation.config_dirs)
 
 
 def _run_sweep(invocation: Invocation, output: Output) -> ExitCode:

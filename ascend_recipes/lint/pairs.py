@@ -17,9 +17,11 @@ from pydantic import ValidationError
 from ascend_recipes.errors import Finding, RecipeError, Source
 from ascend_recipes.lint.agreement import agreed_findings, one_at_a_time
 from ascend_recipes.lint.arguments import read_json
+from ascend_recipes.lint.offers import hold_in, with_words
 from ascend_recipes.lint.places import TRANSFER_KEYS, place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import (
     FOR_ANY_MODEL,
+    OF_COMMANDS,
     POSSIBLE_VARIABLES,
     known_part,
     possible_hardware,
@@ -31,7 +33,7 @@ from ascend_recipes.rendering.imported import ImportedCommand
 from ascend_recipes.rendering.importing import import_command
 from ascend_recipes.rendering.recipe_tree import recipe_tree
 from ascend_recipes.rendering.table import TRANSFER
-from ascend_recipes.resolve import look_up
+from ascend_recipes.resolve import ResolvedRecipe, look_up
 from ascend_recipes.rules import PAIR_RULES, PairRule
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
@@ -79,21 +81,35 @@ class _Pair:
     def ask(self, rules: Iterable[PairRule]) -> list[tuple[PairRule, Finding]] | None:
         """What rules say, each with its rule; none if it makes no recipe."""
         try:
-            tree = recipe_tree(
-                [self.prefill, self.decode],
-                hardware=self.hardware,
-                version=self.version,
-                registry=self.registry,
-            ).tree
-            self._declare(tree)
-            recipe = Recipe.model_validate_json(json.dumps(tree))
-            prefill, decode = (
-                look_up(role_recipe(recipe, role), self.registry, lambda _: None)
-                for role in ("prefill", "decode")
-            )
+            prefill, decode = self._views(())
             return [(rule, item) for rule in rules for item in rule(prefill, decode)]
         except (ValidationError, RecipeError):
             return None
+
+    def everything(self, added: Sequence[str] = ()) -> Sequence[Finding] | None:
+        """What all rules say of the pair and of each role."""
+        try:
+            views = self._views(added)
+            of_both = [item for rule in PAIR_RULES for item in rule(*views)]
+            return of_both + [i for view in views for rule in OF_COMMANDS for i in rule(view)]
+        except (ValidationError, RecipeError):
+            return None
+
+    def _views(self, added: Sequence[str]) -> tuple[ResolvedRecipe, ResolvedRecipe]:
+        tree = recipe_tree(
+            [self.prefill, self.decode],
+            hardware=self.hardware,
+            version=self.version,
+            registry=self.registry,
+        ).tree
+        self._declare(tree)
+        recipe = Recipe.model_validate_json(json.dumps(tree))
+        changed = with_words(recipe, added) if added else recipe
+        prefill, decode = (
+            look_up(role_recipe(changed, role), self.registry, lambda _: None)
+            for role in ("prefill", "decode")
+        )
+        return prefill, decode
 
     def _declare(self, tree: dict[str, Json]) -> None:
         """Put back what the import leaves to rendering: sizes that are written by hand."""
@@ -155,15 +171,15 @@ def _judge(prefill: _Half, decode: _Half, version: str) -> dict[tuple[str, str],
     registry = registry_with_stand_ins()
     declared = {"prefill": _declared(prefill), "decode": _declared(decode)}
     axes = (list(zip(ours, theirs, strict=True)), hardware, POSSIBLE_VARIABLES)
+    possibilities = [
+        _Pair(_with(first, env), _with(second, env), declared, name, version, registry)
+        for (first, second), name, env in one_at_a_time(axes)
+    ]
     agreed = agreed_findings(
-        (
-            _Pair(_with(first, env), _with(second, env), declared, name, version, registry)
-            for (first, second), name, env in one_at_a_time(axes)
-        ),
-        PAIR_RULES,
-        lambda item: _is_supported(item, prefill, decode),
+        possibilities, PAIR_RULES, lambda item: _is_supported(item, prefill, decode)
     )
-    return {(item.id, item.at): _placed(item, prefill, decode, version) for item in agreed or ()}
+    held = hold_in(possibilities[0], agreed or ())
+    return {(item.id, item.at): _placed(item, prefill, decode, version) for item in held}
 
 
 def _declared(half: _Half) -> dict[str, Json]:

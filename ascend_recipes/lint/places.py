@@ -21,6 +21,9 @@ _SECTIONS = {
 }
 """Flags that hold what a section says, where the field itself is not written."""
 
+_DERIVED = {"cache.state_mode": "--mamba-cache-mode"}
+"""Flags that rendering derives from several fields, by the one that decides."""
+
 _OPTIONS = "transfer.options."
 TRANSFER_KEYS = {
     "transfer.connector": "kv_connector",
@@ -58,6 +61,8 @@ def _targets(at: str, version: str) -> Iterator[str]:
         yield f"{TRANSFER}.{TRANSFER_KEYS[path]}"
     elif path.startswith(_OPTIONS):
         yield f"{TRANSFER}.kv_connector_extra_config.{path.removeprefix(_OPTIONS)}"
+    if path in _DERIVED:
+        yield _DERIVED[path]
     for row in ROWS:
         if row.path == path and row in rows_for(row.target, version):
             yield row.target

@@ -18,6 +18,7 @@ from ascend_recipes.errors import Finding, RecipeError
 from ascend_recipes.lint.agreement import agreed_findings, one_at_a_time
 from ascend_recipes.lint.arguments import Argument, Arguments, BrokenJson, read_json
 from ascend_recipes.lint.command import ServeCommand
+from ascend_recipes.lint.offers import hold_in, with_words
 from ascend_recipes.lint.stand_ins import STAND_INS, registry_with_stand_ins
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.rendering.imported import ImportedCommand
@@ -77,7 +78,7 @@ _ABOUT_NAMES = (
     rendered.arguments_are_stated_once,
 )
 """Rules about names, which `names.py` judges with their lines, and about recipes as recipes."""
-_JUDGED = tuple(rule for rule in RULES if rule not in _ABOUT_NAMES)
+OF_COMMANDS = tuple(rule for rule in RULES if rule not in _ABOUT_NAMES)
 _TRANSFER = "--kv-transfer-config"
 _LADDER = "graph.off_stride"
 """What is said of a ladder that ends too early, listed or not."""
@@ -114,8 +115,10 @@ class Possibility:
     version: str
     registry: Registry
 
-    def ask(self, rules: Iterable[Rule]) -> list[tuple[Rule, Finding]] | None:
-        """What rules say, each with its rule; none if it makes no recipe."""
+    def ask(
+        self, rules: Iterable[Rule], added: Sequence[str] = ()
+    ) -> list[tuple[Rule, Finding]] | None:
+        """What rules say, each with its rule, with words set; none if it makes no recipe."""
         try:
             tree = recipe_tree(
                 [self.imported],
@@ -126,10 +129,16 @@ class Possibility:
             recipe = Recipe.model_validate_json(json.dumps(tree))
             role = self.imported.role
             own = recipe if role == "serve" else role_recipe(recipe, role)
-            view = look_up(own, self.registry, lambda _: None)
+            changed = with_words(own, added) if added else own
+            view = look_up(changed, self.registry, lambda _: None)
             return [(rule, item) for rule in rules for item in rule(view)]
         except (ValidationError, RecipeError):
             return None
+
+    def everything(self, added: Sequence[str] = ()) -> Sequence[Finding] | None:
+        """What all rules that are asked of commands say."""
+        answer = self.ask(OF_COMMANDS, added)
+        return None if answer is None else [item for _, item in answer]
 
 
 def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> RuleVerdict:
@@ -155,22 +164,23 @@ def judge_rules(command: ServeCommand, arguments: Arguments, version: str) -> Ru
         _POSSIBLE_GRAPHS if "graph.kind" in imported.assumed else ({},),
     )
     known = "model" in imported.overrides
+    possibilities = [
+        Possibility(
+            replace(model, overrides={**env, **model.overrides, **graph}),
+            hardware,
+            version,
+            registry,
+        )
+        for model, hardware, env, graph in one_at_a_time(axes)
+    ]
     agreed = agreed_findings(
-        (
-            Possibility(
-                replace(model, overrides={**env, **model.overrides, **graph}),
-                hardware,
-                version,
-                registry,
-            )
-            for model, hardware, env, graph in one_at_a_time(axes)
-        ),
-        _JUDGED,
+        possibilities,
+        OF_COMMANDS,
         lambda item: _is_supported(item, imported, known_model=known),
     )
     if agreed is None:
         return RuleVerdict(unjudged="the recipe that it means is not complete")
-    return RuleVerdict(tuple(agreed))
+    return RuleVerdict(tuple(hold_in(possibilities[0], agreed)))
 
 
 def _is_supported(item: Finding, imported: ImportedCommand, *, known_model: bool) -> bool:

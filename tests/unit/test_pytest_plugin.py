@@ -59,15 +59,19 @@ def test_a_folder_inside_the_collected_one_is_tested_once(repository):
 def test_a_mistake_fails_one_stage_and_says_what_to_type(repository):
     add(repository, "broken", RECIPE.replace("tp4", "tp4\n").replace("about:", "about_:"))
     add(repository, "heads", RECIPE + "parallel: {tp: 7}\n")
+    states = RECIPE.replace("max_num_batched_tokens: 16384", "max_num_batched_tokens: 512")
+    add(repository, "states", states + "cache: {state_mode: none}\n")
     done = run(repository, "--recipes", "deploy", "deploy")
     assert done.returncode == 1
-    assert "2 failed" in done.stdout
+    assert "3 failed" in done.stdout
+    # What a fix brings is fixed with it: it was tried.
+    assert "cache.state_mode=align scheduler.max_num_batched_tokens=" in done.stdout
     assert "did you mean" in done.stdout or "about" in done.stdout
     assert "heads.yaml" in done.stdout
     assert "fix" in done.stdout
     assert "Traceback" not in done.stdout
     # heads: compose and validate hold, rules fails, plan has nothing to stand on.
-    assert "3 passed" in done.stdout
+    assert "5 passed" in done.stdout
     assert "skipped" in done.stdout
 
 
