@@ -32,6 +32,8 @@ EXAMPLE_SITE = "example"
 """The site of documentation and golden plans, which nobody edits."""
 ENTRY_POINT_GROUP = "ascend_recipes.recipes"
 """Other packages add recipes and presets by an entry point whose value is a package."""
+_NEAR = 5
+"""Names that are shown to somebody who mistyped a recipe's."""
 
 
 @dataclass(frozen=True)
@@ -250,11 +252,17 @@ def _unknown_choice(group: str, value: str, options: list[str]) -> Finding:
     close = difflib.get_close_matches(value, options, n=1)
     if group == "site":
         return _unknown_site(value, options, close)
-    fix = f"{group}={close[0]}" if close else "ascend-run list"
+    fix = f"{group}={close[0]}" if close else ""
     source = Source(origin=COMMAND_LINE)
     if group == "recipe":
         return finding(
-            "recipe.unknown", at=group, source=source, fix=fix, value=value, options=options
+            "recipe.unknown",
+            at=group,
+            source=source,
+            fix=fix or "ascend-run list",
+            value=value,
+            count=len(options),
+            options=difflib.get_close_matches(value, options, n=_NEAR) or "-",
         )
     return finding(
         "compose.unknown_preset",
@@ -288,7 +296,7 @@ def _recipe_name(parsed: Sequence[Override], groups: dict[str, set[str]]) -> str
             "recipe.missing",
             at="recipe",
             fix="ascend-run recipe=NAME",
-            options=sorted(groups.get("recipe", ())),
+            count=len(groups.get("recipe", ())),
         )
         raise RecipeError((missing,), ExitCode.USAGE)
     return names[-1]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.findings import LANGUAGES, recipe_error
-from ascend_recipes.suggest import did_you_mean
+from ascend_recipes.suggest import closest, did_you_mean
 from ascend_recipes.words import is_override
 
 COMMANDS = {
@@ -379,7 +379,7 @@ class _Reader:
         name, equals, attached = word.partition("=")
         flag = _BY_NAME.get(name)
         if flag is None:
-            raise _unknown_flag(word)
+            raise _unknown_flag(word, self.rest)
         if not flag.value and equals:
             exit_code = ExitCode.USAGE
             raise recipe_error("usage.takes_no_value", exit_code=exit_code, fix=name, name=name)
@@ -414,14 +414,23 @@ class _Reader:
         )
 
 
-def _unknown_flag(word: str) -> RecipeError:
+def _unknown_flag(word: str, rest: Sequence[str]) -> RecipeError:
+    exit_code = ExitCode.USAGE
     name, equals, value = word.partition("=")
     if equals and "." in name:
         fix = f"{name.lstrip('-').replace('-', '_')}={value}"
-        exit_code = ExitCode.USAGE
         return recipe_error("usage.dashed_override", exit_code=exit_code, fix=fix, name=name)
-    fix = did_you_mean(name, [name for name in _BY_NAME if name.startswith("--")])
-    return recipe_error("usage.unknown_flag", exit_code=ExitCode.USAGE, fix=fix, name=name)
+    # Deferred: the table of vLLM's flags, for those who are used to them.
+    from ascend_recipes.rendering.table import field_of
+
+    if field := field_of(name.replace("--no-", "--", 1)):
+        follows = not equals and bool(rest) and not rest[0].startswith("-")
+        said = value if equals else rest[0] if follows and not is_override(rest[0]) else ""
+        fix = f"{field}={said or str(not name.startswith('--no-')).lower()}"
+        return recipe_error("usage.flag_of_vllm", exit_code=exit_code, fix=fix, name=name)
+    known = [name for name in _BY_NAME if name.startswith("--")]
+    fix = closest(name, known) or "ascend-run --help"
+    return recipe_error("usage.unknown_flag", exit_code=exit_code, fix=fix, name=name)
 
 
 def _bad_choice(name: str, value: str, fix: str) -> RecipeError:

@@ -19,7 +19,8 @@ _OVERRIDES = """\
 overrides (Hydra's grammar; JSON values may be pasted as they are):
   graph=none                  another preset of a section
   scheduler.max_num_seqs=64   one value
-  graph={"mode":"FULL"}       several values of a section
+  scheduler={"max_num_seqs":64,"max_model_len":32768}
+                              several values of a section
   -m parallel.tp=2,4          every value in turn, with plan or check
 """
 

@@ -1,12 +1,16 @@
 """How a value of the recipe is written in a command, and read back."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from ascend_recipes.schema.base import Json
+if TYPE_CHECKING:
+    from ascend_recipes.schema.base import Json
 
-Convert = Callable[[Json], Json]
+Convert: TypeAlias = "Callable[[Json], Json]"
 
 _HUMAN = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT])")
 _UNITS = {

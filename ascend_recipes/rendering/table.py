@@ -335,3 +335,22 @@ def rows_by_target() -> dict[str, tuple[Row, ...]]:
         for alias in row.aliases:
             found.setdefault(alias, []).append(row)
     return {target: tuple(rows) for target, rows in found.items()}
+
+
+_SECTIONS = {
+    "--tool-call-parser": "serving.tool_call_parser",
+    "--reasoning-parser": "serving.reasoning_parser",
+    "--num-speculative-tokens": "drafter.num_draft_tokens",
+}
+"""Flags that `derived.py` makes, and the field that a user changes to change them."""
+
+
+def field_of(name: str) -> str | None:
+    """Recipe path of what vLLM calls `name`, in any spelling; none where no single field says it.
+
+    Args:
+        name: a flag or the argument behind it: `--max-num-seqs`, `max_num_seqs`.
+    """
+    flag = f"--{name.removeprefix('--').replace('_', '-')}"
+    rows = rows_by_target().get(flag, ())
+    return rows[0].path if rows else _SECTIONS.get(flag)

@@ -39,14 +39,25 @@ def test_a_key_that_no_file_sets_may_be_overridden():
     assert compose_recipe([RECIPE, "serving.port=9000"]).tree["serving"] == {"port": 9000}
 
 
-def test_unknown_recipe_lists_all_and_suggests_the_closest():
+def test_unknown_recipe_shows_names_like_it_and_suggests_the_closest():
     with pytest.raises(RecipeError) as caught:
         compose_recipe(["recipe=qwen3_5_27b_a22"])
     (finding,) = caught.value.findings
     assert caught.value.exit_code is ExitCode.USAGE
     assert finding.id == "recipe.unknown"
     assert finding.fix == "recipe=qwen3_5_27b_a2"
-    assert "deepseek_v4_a3" in finding.message
+    assert f"among {len(recipe_names())};" in finding.message
+    assert "qwen3_5_27b_w8a8_a2" in finding.message
+    assert "deepseek_v4_a3" not in finding.message
+    assert len(finding.message) < 250
+
+
+def test_word_that_is_like_no_preset_has_no_fix():
+    with pytest.raises(RecipeError) as caught:
+        compose_recipe([RECIPE, "graph=zzz"])
+    (finding,) = caught.value.findings
+    assert finding.fix == ""
+    assert "full_decode, full_decode_plain, none, piecewise" in finding.message
 
 
 def test_every_unknown_preset_is_reported_at_once():
