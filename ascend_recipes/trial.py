@@ -112,7 +112,8 @@ def _with_our_name(item: Finding, tree: dict[str, Json]) -> Finding:
     if item.id != "schema.unknown_key" or not (item.fix == "" or item.fix.startswith("~")):
         return item
     place = field_of(name) or _section_field(name)
-    if place is None:
+    # A field of another kind, as after `drafter=none`, has its place already: it goes.
+    if place in (None, item.at):
         return item
     value: Json = tree
     for key in item.at.split("."):
