@@ -66,6 +66,7 @@ RULES: tuple[Rule, ...] = (
     hardware.settings_are_of_the_generation,
     weights.format_matches_quant,
     weights.format_runs_on_hardware,
+    weights.output_groups_are_microscaled,
     weights.variant_holds_drafter,
     quantization.method_is_served,
     quantization.scales_have_their_dtype,

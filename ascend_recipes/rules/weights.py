@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
 from ascend_recipes.resolve import ResolvedRecipe
+from ascend_recipes.rules.holding import holds
+
+_FLOAT_OUTPUTS = ("bf16", "w8a8")
+"""Formats that leave the grouped projection of attention in float."""
 
 
 def format_matches_quant(resolved: ResolvedRecipe) -> Iterator[Finding]:
@@ -51,19 +55,39 @@ def format_runs_on_hardware(resolved: ResolvedRecipe) -> Iterator[Finding]:
         )
 
 
-def _other_weights(resolved: ResolvedRecipe) -> str:
-    """Overrides for the smallest checkpoint that the hardware runs; empty if there is none."""
+@holds("vllm_ascend")
+def output_groups_are_microscaled(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """A5's attention over compressed context multiplies its grouped projection in MXFP8 only."""
+    compressed = "compressed_context" in resolved.model.traits
+    format_ = resolved.checkpoint.format
+    if resolved.recipe.hardware == "a5" and compressed and format_ in _FLOAT_OUTPUTS:
+        yield finding(
+            "quant.output_groups",
+            at="checkpoint.variant",
+            fix=_other_weights(resolved, without=_FLOAT_OUTPUTS),
+            format=format_,
+            hardware=resolved.recipe.hardware,
+        )
+
+
+def _other_weights(resolved: ResolvedRecipe, without: tuple[str, ...] = ()) -> str:
+    """Overrides for the smallest checkpoint that the hardware runs; empty if there is none.
+
+    One that holds the drafter comes before smaller ones.
+    """
     formats, drafter = resolved.registry.quantization, resolved.recipe.drafter.kind
     able = [
-        (formats[facts.format].weight_bits, variant, facts)
+        (drafter not in ("none", *facts.drafters), formats[facts.format].weight_bits, variant)
         for variant, facts in resolved.model.checkpoints.items()
         if resolved.recipe.hardware in formats[facts.format].hardware
+        and facts.format not in without
     ]
     if not able:
         return ""
-    _, variant, facts = min(able, key=lambda item: item[0])
-    quant = "none" if facts.format == "bf16" else facts.format
-    rest = "" if drafter in ("none", *facts.drafters) else " drafter=none"
+    undrafted, _, variant = min(able)
+    format_ = resolved.model.checkpoints[variant].format
+    quant = "none" if format_ == "bf16" else format_
+    rest = " drafter=none" if undrafted else ""
     return f"checkpoint.variant={variant} quant={quant}{rest}"
 
 
@@ -77,10 +101,11 @@ def variant_holds_drafter(resolved: ResolvedRecipe) -> Iterator[Finding]:
             for variant, facts in resolved.model.checkpoints.items()
             if kind in facts.drafters and facts.format == resolved.checkpoint.format
         ]
+        held = next(iter(resolved.checkpoint.drafters), "none")
         yield finding(
             "drafter.weights_missing",
             at="drafter.kind",
-            fix=f"checkpoint.variant={holding[0]}" if holding else "drafter=none",
+            fix=f"checkpoint.variant={holding[0]}" if holding else f"drafter={held}",
             variant=resolved.recipe.checkpoint.variant,
             model=resolved.recipe.model,
             kind=kind,
