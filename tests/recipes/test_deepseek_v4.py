@@ -54,7 +54,7 @@ OTHER_DRAFTER = "drafter.weights_missing"
 """A checkpoint holds the weights of one drafter."""
 
 WARNED = {
-    # Three tokens a request neither divide nor are a multiple of the dies that tokens are split over.
+    # Three tokens a request neither divide nor are a multiple of the dies that share tokens.
     ("a2", "mtp2"): {"graph.sp_drafts"},
     ("a3", "mtp2"): {"graph.sp_drafts"},
 }
