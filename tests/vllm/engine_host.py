@@ -66,6 +66,16 @@ class Host:
             tapes = self.llm.collective_rpc(stop_taping)
         return answer, tapes
 
+    def generate_drafts_taped(self, prompt: list[int], **options: Any) -> tuple[Any, Any, Any]:
+        """As `generate_taped`, and what each pass of the drafter's only layer was given."""
+        from taping import FLOAT8, taped_passes
+
+        ((number, stage),) = self._runner().drafter.model.model.layers.items()
+        bound = set(FLOAT8) & set(self.plan.operations)
+        with taped_passes(stage, int(number), bound) as passes:
+            answer, tapes = self.generate_taped(prompt, **options)
+        return answer, tapes, passes
+
     def step_trace(self) -> list[dict[str, tuple[int, bool]]]:
         """Of the last `generate`: per step, request -> (tokens scheduled, still prefilling)."""
         return list(self.steps)
@@ -83,6 +93,10 @@ class Host:
 
     def record_calls(self) -> list[dict[str, int]]:
         return self.llm.collective_rpc("record_calls")
+
+    def expert_shares(self) -> list[set[tuple[int, int, int]]]:
+        """By rank: first expert, number of experts and intermediate size of its layers."""
+        return self.llm.collective_rpc(_expert_shares)
 
     def generate_without(self, operation: str, prompts: list[list[int]], **options: Any) -> Any:
         """Generate while an operation gives zeros; none if an emulated operator refuses them."""
@@ -224,6 +238,16 @@ class Host:
             return tokens
 
         drafter.propose = recording
+
+
+def _expert_shares(worker: Any) -> set[tuple[int, int, int]]:
+    from ascend_recipes.moe.experts import RoutedExperts
+
+    modules = worker.model_runner.get_model().modules()
+    layers = [module for module in modules if isinstance(module, RoutedExperts)]
+    return {
+        (item.first_expert, item.last_expert - item.first_expert, item.inner) for item in layers
+    }
 
 
 def _answer(item: Any) -> dict[str, Any]:

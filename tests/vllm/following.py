@@ -56,7 +56,10 @@ def joined(ranks: Sequence[Tensor], own: Tensor) -> Tensor:
 
 def difference(rows: Tensor, own: Tensor) -> float:
     """Largest difference, against the largest number."""
-    return ((rows - own).abs().max() / own.abs().max()).item() if own.numel() else 0.0
+    if not own.numel():
+        return 0.0
+    largest = own.abs().max().clamp(min=torch.finfo(own.dtype).tiny)
+    return ((rows - own).abs().max() / largest).item()
 
 
 _playing: list[Tape] = []

@@ -21,9 +21,8 @@ from ascend_recipes.torchvision_schemas import define_missing_schemas
 from tests.vllm.conftest import Engine
 from tests.vllm.following import followed
 from tests.vllm.following import following as following
-from tests.vllm.oracle import dense
+from tests.vllm.oracle import dense, read_tensors
 from tests.vllm.oracle_deepseek_v4 import logits_of, rotated
-from tests.vllm.oracle_draft import read_tensors
 from tests.vllm.quantized_order import NATIVE, ROUTED, quantized_modules
 
 Rounding = Literal["cache", "native"]
@@ -58,10 +57,10 @@ def a5_model(
     return model.eval()
 
 
-def round_inputs(layer: nn.Module, number: int) -> None:
-    """Microscale what goes into every quantized layer."""
+def round_inputs(layer: nn.Module, number: int, before: int = 0) -> None:
+    """Microscale what goes into every quantized layer, after some calls that are not of these."""
     for name, (module, call) in quantized_modules(layer, NATIVE).items():
-        key = f"{number}.mx_quant.{call}"
+        key = f"{number}.mx_quant.{before + call}"
         if name == ROUTED:
             module.forward = microscaled_experts(module, number, key)
         else:
@@ -98,7 +97,8 @@ def packed_attention() -> str:
 
     def attend(module: nn.Module, query: Tensor, key: Tensor, _: Tensor, *rest: Any, **more: Any):
         tokens, layer = query.shape[2], module.layer_idx
-        parts = [key[:, :, :tokens], key[:, :, tokens:]] if key.shape[2] > tokens else [key]
+        compressed = module.compressor is not None and key.shape[2] > tokens
+        parts = [key[:, :, :tokens], key[:, :, tokens:]] if compressed else [key]
         keys = torch.cat(
             [
                 packed(followed(f"{layer}.write_latent_rows.{call}", part))
@@ -194,11 +194,7 @@ def opened(checkpoint: Path, scratch: Path, swapped: tuple[str, ...]) -> Path:
     """The published form multiplied out in float32, by transformers' reader of it."""
     target = scratch / "-".join(("opened", checkpoint.name, *swapped))
     target.mkdir(parents=True, exist_ok=True)
-    tensors = read_tensors(checkpoint, "")
-    if swapped:
-        first, second = (f"{layer}.scale" for layer in swapped)
-        tensors |= {first: tensors[second], second: tensors[first]}
-    floats = open_tensors(tensors)
+    floats = open_tensors(read_tensors(checkpoint, ""), swapped)
     save_file(floats, target / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((checkpoint / "config.json").read_text())
     del config["quantization_config"]
@@ -206,9 +202,13 @@ def opened(checkpoint: Path, scratch: Path, swapped: tuple[str, ...]) -> Path:
     return target
 
 
-def open_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def open_tensors(tensors: dict[str, Tensor], swapped: tuple[str, ...] = ()) -> dict[str, Tensor]:
+    """Weights times their scales, two layers' scales in each other's place if they are named."""
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
+    if swapped:
+        first, second = (f"{layer}.scale" for layer in swapped)
+        tensors = {**tensors, first: tensors[second], second: tensors[first]}
     reader = Fp8Dequantize(None)
     floats = {}
     for name, tensor in tensors.items():

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.vllm.oracle import read_tensors
 from tests.vllm.oracle_deepseek_v4 import oracle_model
-from tests.vllm.oracle_draft import layer_state, read_tensors
+from tests.vllm.oracle_draft import layer_state
 
 
 class BlockDraftOracle(nn.Module):

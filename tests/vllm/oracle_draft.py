@@ -8,14 +8,10 @@ Legend: S positions, M streams, H hidden, K drafts, V vocabulary.
 """
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from tests.vllm.oracle import read_tensors
-from tests.vllm.oracle_deepseek_v4 import oracle_model
 
 NAMES = {
     "attn.attn_sink": "self_attn.sinks",
@@ -44,16 +40,21 @@ NAMES = {
 class DraftOracle(nn.Module):
     """Streams of the next position from the streams of this one and the next token."""
 
-    def __init__(self, checkpoint: Path, scratch: Path) -> None:
+    def __init__(self, target: Any, tensors: dict[str, Tensor]) -> None:
+        """A drafter behind a model of transformers.
+
+        Args:
+            target: the model.
+            tensors: the drafter's, in float32, by their names below `mtp.0.`; all are used.
+        """
         super().__init__()
-        self.target = oracle_model(checkpoint, "float", scratch)
-        tensors = read_tensors(checkpoint, "mtp.0.")
-        config = copy.deepcopy(self.target.config)
-        config.num_hidden_layers = 1
-        config.layer_types = ["sliding_attention"]
-        config.mlp_layer_types = ["moe"]
-        layers = type(self.target.model.layers[0])
-        self.layer = layers(config, 0).float()
+        self.target = target
+        config = copy.deepcopy(target.config)
+        self.number = config.num_hidden_layers
+        config.num_hidden_layers += 1
+        config.layer_types = [*config.layer_types, "sliding_attention"]
+        config.mlp_layer_types = [*config.mlp_layer_types, "moe"]
+        self.layer = type(target.model.layers[0])(config, self.number).float()
         self.epsilon = config.rms_norm_eps
         self.projections = {name: tensors.pop(f"{name}.weight") for name in ("e_proj", "h_proj")}
         self.norms = {name: tensors.pop(f"{name}.weight") for name in ("enorm", "hnorm", "norm")}
@@ -95,15 +96,22 @@ class DraftOracle(nn.Module):
         hook.remove()
         return seen[0][0]
 
-    def step(self, inputs: list[int], previous_SMH: Tensor) -> Tensor:
-        """Streams `[S, M, H]`; `inputs` are the tokens that follow each position."""
+    def step(self, inputs: list[int], previous_SMH: Tensor, keys: "Keys | None" = None) -> Tensor:
+        """Streams `[S, M, H]`.
+
+        Args:
+            inputs: the tokens that follow each position.
+            previous_SMH: streams of each position.
+            keys: those of positions before, if these are not the first.
+        """
+        start = keys.count if keys is not None else 0
+        places = torch.arange(start, start + len(inputs))[None]
         embeddings_SH = self.target.model.embed_tokens(torch.tensor(inputs)).clone()
-        embeddings_SH[0] = 0
-        token_SH = self.normed(embeddings_SH, "enorm") @ self.projections["e_proj"].T
-        streams_SMH = self.normed(previous_SMH, "hnorm") @ self.projections["h_proj"].T
+        embeddings_SH[places[0] == 0] = 0
+        token_SH = self.project(self.normed(embeddings_SH, "enorm"), "e_proj")
+        streams_SMH = self.project(self.normed(previous_SMH, "hnorm"), "h_proj")
         joined_SMH = streams_SMH + token_SH[:, None]
-        places = torch.arange(len(inputs))[None]
-        distance = places.T - places
+        distance = places.T - torch.arange(start + len(inputs))
         window = self.layer.self_attn.sliding_window
         hidden = (distance < 0) | (distance >= window)
         mask = torch.zeros(hidden.shape).masked_fill(hidden, float("-inf"))
@@ -114,9 +122,12 @@ class DraftOracle(nn.Module):
             position_ids=places,
             attention_mask=mask[None, None],
             input_ids=torch.tensor([inputs]),
-            past_key_values=None,
+            past_key_values=keys,
         )
         return output[0]
+
+    def project(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.projections[name].T
 
     def logits(self, streams_MH: Tensor) -> Tensor:
         merged_H = self.merge(streams_MH[None, None])[0, 0]
@@ -124,6 +135,24 @@ class DraftOracle(nn.Module):
 
     def normed(self, x: Tensor, name: str) -> Tensor:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon) * self.norms[name]
+
+
+class Keys:
+    """What transformers' window attention asks of a cache, for one layer; all keys are kept."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    @property
+    def count(self) -> int:
+        """Positions so far."""
+        return sum(part.shape[2] for part in self.kept)
+
+    def update(self, keys: Tensor, _: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys of all positions, also as values."""
+        self.kept.append(keys)
+        every = torch.cat(self.kept, dim=2)
+        return every, every
 
 
 def layer_state(tensors: dict[str, Tensor], num_experts: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ WRITES = {"write_latent_rows", "write_indexer_keys"}
 """Their last argument says where rows go; rows that go nowhere are not taped."""
 
 Tape = dict[str, numpy.ndarray]
+Rows = dict[str, list[numpy.ndarray]]
 
 
 @contextmanager
@@ -32,12 +33,35 @@ def taped(model: nn.Module, names: Collection[str]) -> Iterator[Tape]:
         model: model whose `model.layers` are decoder layers.
         names: operations to tape.
     """
+    tape: Tape = {}
+    with _recording(dict(enumerate(model.model.layers)), names) as rows:
+        yield tape
+    tape |= _joined(rows)
+
+
+@contextmanager
+def taped_passes(layer: nn.Module, number: int, names: Collection[str]) -> Iterator[list[Tape]]:
+    """Tape calls below one layer as `taped` does, every pass by itself."""
+    passes: list[Tape] = []
+
+    def leave(*_: Any) -> None:
+        passes.append(_joined(rows))
+        rows.clear()
+
+    with _recording({number: layer}, names) as rows:
+        hook = layer.register_forward_hook(leave)
+        yield passes
+        hook.remove()
+
+
+@contextmanager
+def _recording(layers: dict[int, nn.Module], names: Collection[str]) -> Iterator[Rows]:
     from ascend_recipes.ops import operations
 
-    rows: dict[str, list[numpy.ndarray]] = defaultdict(list)
+    rows: Rows = defaultdict(list)
     place: dict[str, Any] = {}
     with ExitStack() as stack:
-        for index, layer in enumerate(model.model.layers):
+        for index, layer in layers.items():
             for hook in (
                 layer.register_forward_pre_hook(_entering(place, index)),
                 layer.register_forward_hook(lambda *_: place.clear()),
@@ -45,9 +69,11 @@ def taped(model: nn.Module, names: Collection[str]) -> Iterator[Tape]:
                 stack.callback(hook.remove)
         for name in names:
             stack.enter_context(operations.override(name, _taping(name, place, rows)))
-        tape: Tape = {}
-        yield tape
-        tape |= {key: numpy.concatenate(steps) for key, steps in rows.items()}
+        yield rows
+
+
+def _joined(rows: Rows) -> Tape:
+    return {key: numpy.concatenate(steps) for key, steps in rows.items()}
 
 
 def start_taping(worker: Any, names: Collection[str]) -> None:
@@ -75,11 +101,11 @@ def _entering(place: dict[str, Any], index: int) -> Callable[..., None]:
     return enter
 
 
-def _taping(name: str, place: dict[str, Any], rows: dict[str, list[numpy.ndarray]]) -> Any:
+def _taping(name: str, place: dict[str, Any], rows: Rows) -> Any:
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(first: Tensor, *args: Any, **kwargs: Any) -> Any:
             if not place:
-                # Of the drafter.
+                # Of layers that are not taped.
                 return function(first, *args, **kwargs)
             number = place["calls"][name]
             place["calls"][name] += 1

@@ -10,8 +10,8 @@ import torch
 from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.near_markov import write_near_markov
-from tests.vllm.oracle import dense, prompt_of
-from tests.vllm.oracle_deepseek_v4 import oracle_logits, stretched_windows
+from tests.vllm.oracle import dense, prompt_of, read_tensors
+from tests.vllm.oracle_deepseek_v4 import oracle_logits, oracle_model, stretched_windows
 from tests.vllm.oracle_draft import DraftOracle
 
 pytestmark = pytest.mark.vllm
@@ -84,7 +84,8 @@ def test_draft_logits(drafting: Engine, checkpoint: Path, scratch: Path):
     (answer,) = drafting.generate([prompt], max_tokens=NUM_COMPARED, logits=False)
     rows = torch.tensor(drafting.take_draft_logits()).squeeze(1)
     count = drafting.planned.plan.drafter.num_draft_tokens
-    oracle = DraftOracle(checkpoint, scratch)
+    target = oracle_model(checkpoint, "float", scratch)
+    oracle = DraftOracle(target, read_tensors(checkpoint, "mtp.0."))
     tokens, position, rejected = prompt + answer["tokens"], len(prompt) - 1, 0
     streams = oracle.target_streams(tokens)
     for drafts in rows.view(-1, count, rows.shape[-1]):

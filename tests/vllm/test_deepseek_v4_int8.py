@@ -19,9 +19,8 @@ from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.following import following
 from tests.vllm.near_markov import write_near_markov
-from tests.vllm.oracle import dense, prompt_of
+from tests.vllm.oracle import dense, prompt_of, read_tensors
 from tests.vllm.oracle_deepseek_v4 import oracle_logits
-from tests.vllm.oracle_draft import read_tensors
 from tests.vllm.oracle_int8 import Int8Layers, swapped
 from tests.vllm.origins import assert_classes_are_ours
 from tests.vllm.taping import MODELSLIM

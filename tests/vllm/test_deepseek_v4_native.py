@@ -11,23 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.near_markov import write_near_markov
-from tests.vllm.oracle import prompt_of
+from tests.vllm.oracle import prompt_of, read_tensors
 from tests.vllm.oracle_a5 import a5_logits, difference, following
-from tests.vllm.oracle_draft import read_tensors
+from tests.vllm.oracle_a5_draft import NativeDraftOracle
 from tests.vllm.origins import assert_classes_are_ours
 from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
 
 RECIPE = "recipe=deepseek_v4_a5"
-WORDS = (RECIPE, *FLOAT32, RAW, "drafter=none", "graph=none")
+DRAFTS = 3
+WORDS = (RECIPE, *FLOAT32, RAW, f"drafter.num_draft_tokens={DRAFTS}", "graph=none")
 
 NAMES = Path(__file__).with_name("deepseek_v4_native_names.txt")
 TOLERANCE = 1e-3
+DRAFT_TOLERANCE = 1e-4
 NUM_GREEDY = 64
 
 FORMAT = {
@@ -53,10 +56,21 @@ def engine(
 
 
 @pytest.fixture(scope="module")
+def recording(engine: Engine) -> Engine:
+    """As `engine`, whose logits of drafts can be taken."""
+    engine.record_draft_logits()
+    return engine
+
+
+@pytest.fixture(scope="module")
 def as_published(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """The recipe's own dtypes, drafter, graphs and caches: only sizes are relaxed."""
     with engine_of(RECIPE, RAW) as host:
         yield host
+
+
+def checkpoint_of(engine: Engine) -> Path:
+    return Path(engine.planned.plan.model.checkpoint)
 
 
 def test_tensors_are_named_and_stored_as_published(plan: Callable[..., PlannedLaunch]):
@@ -97,6 +111,31 @@ def test_swapped_scales_are_found(engine: Engine, layers: tuple[str, ...], scrat
         a5_logits(engine, prompt, answer["tokens"], "native", scratch)
     with pytest.raises(AssertionError, match=r"\d\.\w+\.\d: "), following(tape):
         a5_logits(engine, prompt, answer["tokens"], "native", scratch, layers)
+
+
+@pytest.mark.parametrize("length", [1, 3, 129])
+def test_draft_logits(recording: Engine, length: int, scratch: Path):
+    prompt = prompt_of(length, seed=length)
+    recording.take_draft_logits()
+    answer, tapes, passes = recording.generate_drafts_taped(prompt, max_tokens=1)
+    actual = torch.tensor(recording.take_draft_logits()).squeeze(1)
+    oracle = NativeDraftOracle(checkpoint_of(recording), scratch)
+    with following(tapes):
+        streams = oracle.target_streams(prompt)
+    expected = oracle.drafts_behind(prompt + answer["tokens"], streams, passes)
+    assert actual.shape == (DRAFTS, expected.shape[-1])
+    assert (actual - expected).abs().max() < DRAFT_TOLERANCE
+    assert recording.drafts() == [[expected.argmax(-1).tolist()]]
+
+
+def test_swapped_scales_of_the_drafter_are_found(recording: Engine, scratch: Path):
+    prompt = prompt_of(8, seed=8)
+    answer, tapes, passes = recording.generate_drafts_taped(prompt, max_tokens=1)
+    wrong = NativeDraftOracle(checkpoint_of(recording), scratch, ("e_proj", "h_proj"))
+    with following(tapes):
+        streams = wrong.target_streams(prompt)
+    with pytest.raises(AssertionError, match=r"\d\.\w+\.\d: "):
+        wrong.drafts_behind(prompt + answer["tokens"], streams, passes)
 
 
 def test_greedy_tokens(engine: Engine, scratch: Path):
