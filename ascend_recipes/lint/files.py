@@ -12,10 +12,11 @@ from ascend_recipes.findings import Phrase, finding, phrase
 from ascend_recipes.lint.command import Reading, ServeCommand
 from ascend_recipes.lint.source import Place, SourceText, joined_lines, whole_text
 
-_MARKDOWN = frozenset({".md", ".markdown", ".mdx"})
+MARKDOWN = frozenset({".md", ".markdown", ".mdx"})
+"""Suffixes of pages."""
 _YAML = frozenset({".yaml", ".yml"})
 _SHELL = frozenset({".sh", ".bash", ".zsh", ".env", ".sbatch", ".slurm"})
-_SUFFIXES = _MARKDOWN | _YAML | _SHELL
+_SUFFIXES = MARKDOWN | _YAML | _SHELL
 _SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__"})
 _LARGEST = 64 * 2**20
 """Bytes; nobody writes a larger script by hand."""
@@ -97,11 +98,11 @@ def read_text(file: str, text: str, suffix: str) -> Reading:
     """Read a text by the reader of its suffix; the shell's where the suffix says nothing."""
     if len(text) > _LARGE and not _RELEVANT.search(text):
         return Reading()
-    if len(text) > _LARGE and suffix not in _MARKDOWN | _YAML:
+    if len(text) > _LARGE and suffix not in MARKDOWN | _YAML:
         source = _surroundings(text)
     else:
         source = whole_text(text)
-    if suffix in _MARKDOWN:
+    if suffix in MARKDOWN:
         from ascend_recipes.lint.markdown import read_markdown
 
         return read_markdown(file, source)

@@ -11,7 +11,7 @@ from ascend_recipes.lint.arguments import Arguments, split_arguments
 from ascend_recipes.lint.command import Reading, ServeCommand
 from ascend_recipes.lint.files import collect_files, read_files
 from ascend_recipes.lint.names import judge_arguments, judge_variables
-from ascend_recipes.lint.pairs import judge_pairs
+from ascend_recipes.lint.pairs import judge_folders, judge_pairs
 from ascend_recipes.lint.places import place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import judge_rules
 from ascend_recipes.surface.load import Surface, load_surface
@@ -57,9 +57,15 @@ def lint_paths(paths: Sequence[Path], version: str) -> Report:
     """
     surface = load_surface(version)
     report = Report(version)
+    found: dict[str, list[Finding]] = {}
     for path, reading in read_files(collect_files(paths)):
-        report.files += 1
-        report.findings += judge_reading(str(path), reading, surface, report.commands)
+        found[str(path)] = judge_reading(str(path), reading, surface, report.commands)
+    if surface.vllm_ascend is not None:
+        for item in judge_folders(report.commands, surface.version):
+            assert item.source is not None, f"{item.id} stands nowhere"
+            found[item.source.origin].append(item)
+    report.files = len(found)
+    report.findings = [item for items in found.values() for item in _ordered(items)]
     return report
 
 

@@ -1,8 +1,8 @@
-"""Judges the prefill and the decode commands of one file as pairs.
+"""Judges prefill and decode commands as pairs: those of one file, and of scripts side by side.
 
-Commands of one deployment stand together: prefill commands, and the decode commands after them. A
-decode command is judged with each of its prefill commands, for every possibility that the file
-leaves open, and only what is said every time is reported.
+Commands of one deployment stand together: prefill commands, and the decode commands after them; or
+a script of each role in one folder. A decode command is judged with each of its prefill commands,
+for every possibility that the text leaves open, and only what is said every time is reported.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 from ascend_recipes.errors import Finding, RecipeError, Source
 from ascend_recipes.lint.agreement import agreed_findings, one_at_a_time
 from ascend_recipes.lint.arguments import read_json
+from ascend_recipes.lint.files import MARKDOWN
 from ascend_recipes.lint.offers import hold_in, with_words
 from ascend_recipes.lint.places import TRANSFER_KEYS, place_of, typed_fix
 from ascend_recipes.lint.recipe_rules import (
@@ -128,15 +130,53 @@ def judge_pairs(judged: Sequence[JudgedCommand], version: str) -> Iterator[Findi
     halves = [half for item in judged if (half := _half(item, version)) is not None]
     for prefills, decodes in _deployments(halves):
         for decode in decodes:
-            found = [_judge(prefill, decode, version) for prefill in prefills]
-            for key, item in found[0].items() if found else ():
-                if all(key in other for other in found):
-                    yield item
+            yield from _agreed(prefills, decode, version)
+
+
+def judge_folders(judged: Iterable[JudgedCommand], version: str) -> Iterator[Finding]:
+    """What they say of scripts and manifests in one folder that hold one role each.
+
+    Pages are left out: two that stand side by side tell of two deployments. So are files of which
+    only a run knows what some of their commands are.
+    """
+    folders: dict[Path, dict[str, list[JudgedCommand]]] = {}
+    for item in judged:
+        path = Path(item.command.file)
+        if path.suffix.lower() not in MARKDOWN and _moves_caches(item):
+            folders.setdefault(path.parent, {}).setdefault(item.command.file, []).append(item)
+    for files in folders.values():
+        roles = _roles_apart(files.values(), version) if len(files) > 1 else {}
+        for decode in roles.get("decode", ()):
+            related = [half for half in roles.get("prefill", ()) if _are_related(half, decode)]
+            yield from _agreed(related, decode, version)
+
+
+def _roles_apart(files: Iterable[Sequence[JudgedCommand]], version: str) -> dict[str, list[_Half]]:
+    """Commands by role, of files that hold one role and nothing unknown."""
+    found: dict[str, list[_Half]] = {}
+    for commands in files:
+        halves = [half for item in commands if (half := _half(item, version)) is not None]
+        roles = {half.imported.role for half in halves}
+        if len(halves) == len(commands) and len(roles) == 1:
+            found.setdefault(roles.pop(), []).extend(halves)
+    return found
+
+
+def _agreed(prefills: Sequence[_Half], decode: _Half, version: str) -> Iterator[Finding]:
+    """What is said of a decode command with each of its prefill commands."""
+    found = [_judge(prefill, decode, version) for prefill in prefills]
+    for key, item in found[0].items() if found else ():
+        if all(key in other for other in found):
+            yield item
+
+
+def _moves_caches(judged: JudgedCommand) -> bool:
+    return any(item.flag == TRANSFER for item in judged.arguments.items)
 
 
 def _half(judged: JudgedCommand, version: str) -> _Half | None:
     """A command with the role of a prefill or decode, as far as a run need not be asked."""
-    if not any(item.flag == TRANSFER for item in judged.arguments.items):
+    if not _moves_caches(judged):
         return None
     reading = known_part(judged.command, judged.arguments)
     if judged.arguments.is_open or reading.unknown:
@@ -162,11 +202,20 @@ def _deployments(halves: Sequence[_Half]) -> Iterator[tuple[list[_Half], list[_H
         yield found["prefill"], found["decode"]
 
 
+def _shared_hardware(prefill: _Half, decode: _Half) -> list[str]:
+    return [name for name in decode.hardware if name in prefill.hardware]
+
+
+def _are_related(prefill: _Half, decode: _Half) -> bool:
+    """Whether the two may be of one deployment."""
+    return prefill.model == decode.model and bool(_shared_hardware(prefill, decode))
+
+
 def _judge(prefill: _Half, decode: _Half, version: str) -> dict[tuple[str, str], Finding]:
     """Findings of a pair by id and place, with their lines."""
-    hardware = [name for name in decode.hardware if name in prefill.hardware]
+    hardware = _shared_hardware(prefill, decode)
     ours, theirs = possible_models(prefill.imported), possible_models(decode.imported)
-    if not hardware or prefill.model != decode.model or len(ours) != len(theirs):
+    if not _are_related(prefill, decode) or len(ours) != len(theirs):
         return {}
     registry = registry_with_stand_ins()
     declared = {"prefill": _declared(prefill), "decode": _declared(decode)}

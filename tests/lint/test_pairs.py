@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ascend_recipes.lint.files import read_text
-from ascend_recipes.lint.judge import judge_reading
+from ascend_recipes.lint.judge import judge_reading, lint_paths
 from ascend_recipes.surface.load import load_surface
 
 MODEL = "Eco-Tech/Qwen3.5-27B-w8a8-mtp"
@@ -170,3 +170,63 @@ def test_releases_of_vllm_alone_have_no_pairs():
     text = f"{command('producer')}\n{command('consumer', engine_id='0')}"
     assert "pd.engine_id" not in {item.id for item in found(text, version="0.32.0")}
     assert "pd.engine_id" in {item.id for item in found(text, version="0.23.0")}
+
+
+def beside(tmp_path, **files):
+    """What lint says of files in one folder, of each: id and line."""
+    for name, text in files.items():
+        stem, _, suffix = name.rpartition("_")
+        (tmp_path / f"{stem}.{suffix}").write_text(text)
+    report = lint_paths([tmp_path], "main-2026-08")
+    return {
+        (item.source.origin.rpartition("/")[2], item.id, item.source.line)
+        for item in report.findings
+    }
+
+
+PREFILL, DECODE = command("producer"), command("consumer")
+SAME_ENGINE = command("consumer", engine_id="0")
+
+
+def test_scripts_of_two_roles_in_one_folder_are_a_pair(tmp_path):
+    assert beside(tmp_path, prefill_sh=PREFILL, decode_sh=DECODE) == set()
+    found = beside(tmp_path, prefill_sh=PREFILL, decode_sh=SAME_ENGINE)
+    assert found == {("decode.sh", "pd.engine_id", 7)}
+    # What is about the prefill side stands in its own script, and each thing once.
+    drafting_prefill = command("producer", drafting(3), model="/data/mine")
+    others = {f"decode{n}_sh": command("consumer", drafting(3), model="/data/mine") for n in (1, 2)}
+    found = beside(tmp_path, prefill_sh=drafting_prefill, decode_sh="", **others)
+    assert [item for item in found if item[1].startswith("pd.")] == [
+        ("prefill.sh", "pd.spec_prefill", 8)
+    ]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"prefill_md": f"```bash\n{PREFILL}```\n", "decode_md": f"```bash\n{SAME_ENGINE}```\n"},
+        {"prefill_sh": PREFILL, "decode_sh": command("consumer", engine_id="0", model=OTHER)},
+        {"prefill_a2_sh": PREFILL, "decode_a3_sh": SAME_ENGINE},
+        # One of the two prefill commands is meant: nobody knows which.
+        {
+            "prefill1_sh": PREFILL,
+            "prefill2_sh": command("producer", engine_id="5"),
+            "decode_sh": SAME_ENGINE,
+        },
+        # This file has its own pair.
+        {"prefill_sh": PREFILL, "both_sh": f"{command('producer', engine_id='5')}\n{SAME_ENGINE}"},
+        # Only a run knows what the second command is.
+        {"prefill_sh": PREFILL, "decode_sh": f"{SAME_ENGINE}\n{command('producer')[:-1]} $MORE\n"},
+        {"prefill_sh": PREFILL, "decode_sh": command("consumer")},
+    ],
+    ids=["pages", "models", "generations", "which", "own pair", "unknown", "agreed"],
+)
+def test_strangers_in_one_folder_are_no_pair(tmp_path, files):
+    assert not {item for item in beside(tmp_path, **files) if item[1].startswith("pd.")}
+
+
+def test_scripts_of_two_folders_are_no_pair(tmp_path):
+    for name, text in (("p", PREFILL), ("d", SAME_ENGINE)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.sh").write_text(text)
+    assert not lint_paths([tmp_path], "main-2026-08").findings
