@@ -6,13 +6,14 @@ from ascend_recipes.planning.engine import checkpoint_source
 from ascend_recipes.planning.ledger import Ledger, Section
 from ascend_recipes.resolve import ResolvedRecipe
 
-_NATIVE = {
+NATIVE_VARIABLES = {
     "VLLM_PLUGINS": ("ascend_recipes", "an installed vllm-ascend must not activate beside us"),
     "VLLM_USE_V2_MODEL_RUNNER": ("0", "our runner subclasses the V1 runner"),
     "VLLM_USE_BREAKABLE_CUDAGRAPH": ("0", "breakable graphs need CUDA graphs"),
     "VLLM_WORKER_MULTIPROC_METHOD": ("spawn", "a forked process inherits device state"),
     "VLLM_NO_USAGE_STATS": ("1", "no data leaves the machine unasked"),
 }
+"""What the native runtime sets, whatever a recipe says, and why."""
 
 
 def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]:
@@ -21,7 +22,7 @@ def plan_environment(resolved: ResolvedRecipe, ledger: Ledger) -> dict[str, str]
     for name, value in sorted(resolved.recipe.env.items()):
         section.recipe(name, value, f"env.{name}")
     if resolved.recipe.runtime.kind == "native":
-        for name, (value, because) in _NATIVE.items():
+        for name, (value, because) in NATIVE_VARIABLES.items():
             section.decided(name, value, because, plan_environment)
     if resolved.recipe.checkpoint.rope_factor > 1:
         because = "the context is longer than config.json states"

@@ -181,6 +181,7 @@ RULES: tuple[Rule, ...] = (
     scheduler.single_role_schedules,
     roles.single_role_may,
     disaggregation.own_size_is_true,
+    environment.variables_are_not_the_runtimes,
     environment.devices_are_chosen,
     environment.variables_are_of_the_vendor,
     environment.numbers_are_numbers,
@@ -209,6 +210,7 @@ RULES: tuple[Rule, ...] = (
     surface.known_arguments,
     surface.known_keys,
     surface.known_variables,
+    surface.known_parsers,
     surface.version_serves_model,
 )
 

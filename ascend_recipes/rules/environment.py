@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
+from ascend_recipes.planning.environment import NATIVE_VARIABLES
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules import options
 from ascend_recipes.rules.holding import holds
@@ -52,6 +53,23 @@ _KEY_OF = {
 
 _STEP_TIMEOUT = 1836
 """Seconds after which HCCL itself gives up (platform.py:740)."""
+
+
+@holds("native")
+def variables_are_not_the_runtimes(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """What the native runtime sets by itself is not set otherwise by a recipe."""
+    for name, value in resolved.recipe.env.items():
+        planned, _ = NATIVE_VARIABLES.get(name, (str(value), ""))
+        if str(value) != planned:
+            at = f"env.{name}"
+            yield finding(
+                "env.runtime_sets",
+                at=at,
+                fix=options.removed(at),
+                name=name,
+                value=value,
+                planned=planned,
+            )
 
 
 def devices_are_chosen(resolved: ResolvedRecipe) -> Iterator[Finding]:

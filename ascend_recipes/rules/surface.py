@@ -19,6 +19,7 @@ from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.holding import holds
 from ascend_recipes.rules.options import KEYS, removed
 from ascend_recipes.schema.base import Json
+from ascend_recipes.suggest import closest
 from ascend_recipes.words import fit_for_hydra
 
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = "extra_args"
 _ADDITIONAL = "additional_config"
-_OURS = "VLLM_"
+_FAMILIAR = frozenset(
+    {
+        *("HCCL_BUFFSIZE", "HCCL_OP_EXPANSION_MODE", "HCCL_CONNECT_TIMEOUT", "HCCL_EXEC_TIMEOUT"),
+        *("OMP_NUM_THREADS", "OMP_PROC_BIND", "TASK_QUEUE_ENABLE", "PYTORCH_NPU_ALLOC_CONF"),
+    }
+)
+"""Variables of other software that nearly every recipe sets."""
 _TRUTH = {"true": True, "1": True, "on": True, "false": False, "0": False, "off": False}
 _TAG = re.compile(r":v?(\d+\.\d+[\w.]*)")
 """Version in the tag of an image, for example `vllm-ascend:v0.22.1rc1-a3`."""
@@ -55,7 +62,8 @@ def known_variables(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Variables are read by somebody."""
     names = list(resolved.recipe.env)
     if resolved.recipe.runtime.kind == "native":
-        names = [name for name in names if name.startswith(_OURS)]
+        # The tables take longer to read than everything else that a native plan needs.
+        names = [name for name in names if name not in _FAMILIAR]
     surface = _surface(resolved) if names else None
     if surface is None:
         return
@@ -67,6 +75,25 @@ def known_variables(resolved: ResolvedRecipe) -> Iterator[Finding]:
             at = f"env.{name}"
             fix = _variable_fix(surface, resolved, name, verdict)
             yield verdict.finding(at=at, fix=fix)
+
+
+def known_parsers(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Parsers that somebody names are vLLM's, unless a plugin brings more."""
+    serving, arguments = resolved.recipe.serving, resolved.recipe.extra_args
+    named = {"tool": "tool_call_parser", "reasoning": "reasoning_parser"}
+    stated = {kind: name for kind, field in named.items() if (name := getattr(serving, field))}
+    if not stated or resolved.runtime_version not in resolved.runtime.versions:
+        return
+    from ascend_recipes.surface.tables import parser_names
+
+    vllm = resolved.runtime.vllm[resolved.runtime_version]
+    for kind, name in stated.items():
+        known, at = parser_names(kind, vllm), f"serving.{named[kind]}"
+        if not known or name in known or arguments.get(f"{kind}_parser_plugin"):
+            continue
+        near = closest(name, known)
+        fix = f"{at}={near}" if near else removed(at)
+        yield finding("serving.unknown_parser", at=at, fix=fix, vllm=vllm, name=name)
 
 
 @holds("vllm_ascend")

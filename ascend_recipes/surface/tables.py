@@ -1,5 +1,6 @@
 """Reads the recorded tables; one file when it is first asked for."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -94,6 +95,18 @@ def architecture_rows(registrar: str) -> Mapping[str, Sequence[ArchitectureRow]]
     """Architectures that `vllm` or `vllm_ascend` registers."""
     rows = _rows("architectures", ArchitectureRow)
     return _by_name(row for row in rows if row.registrar == registrar)
+
+
+@cache
+def parser_names(kind: str, vllm: str) -> tuple[str, ...]:
+    """Parsers that a release of vLLM registers; none of a release that was not recorded.
+
+    Args:
+        kind: `tool` or `reasoning`.
+        vllm: the release.
+    """
+    recorded: dict[str, Any] = json.loads(_text("parsers"))
+    return tuple(recorded[kind].get(vllm, ()))
 
 
 @cache

@@ -23,10 +23,10 @@ def variable_verdict(surface: Surface, name: str) -> Verdict | None:
     """What is wrong with a variable, or None.
 
     Only names that vLLM or vllm-ascend would read can be unknown; of the others only one that is
-    almost a known name is reported.
+    almost a known name is reported. Without vllm-ascend its variables are nobody's business.
     """
     if surface.vllm_ascend is None and not name.startswith(_OURS):
-        return None
+        return _mistyped(surface, name)
     if surface.vllm_ascend is None and name.startswith(_OWN):
         return None
     if name in surface.vllm_variables or name in surface.variables:
@@ -74,6 +74,14 @@ def _absent(surface: Surface, name: str) -> Verdict | None:
         return Verdict(id="env.gone", values=values, names=names, evidence=evidence)
     like = near(name, _names(surface), cutoff=0.75 if own else _TYPO)
     return Verdict(id="env.unknown", values=values, names=like) if own or like else None
+
+
+def _mistyped(surface: Surface, name: str) -> Verdict | None:
+    """Of software below vLLM: a name that is almost a known one."""
+    external = tables.notes().external
+    like = () if name in external else near(name, external, cutoff=_TYPO)
+    values = {"name": name, "readers": _readers(surface)}
+    return Verdict(id="env.unknown", values=values, names=like) if like else None
 
 
 def _names(surface: Surface) -> list[str]:

@@ -1,15 +1,20 @@
 """The recorder of the surface tables, on a package made for it: odd forms, each stated by hand."""
 
+import ast
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
 from ascend_recipes.errors import RecipeError
+from ascend_recipes.registry.load import load_registry
 from ascend_recipes.surface.load import load_surface
 from ascend_recipes.surface.record_keys import KeyRecorder
 from ascend_recipes.surface.record_names import record_variables
 from ascend_recipes.surface.recording import ReleaseSources, surface_files
 from ascend_recipes.surface.source_tree import SourceTree
+from ascend_recipes.surface.tables import parser_names
 
 CONFIG = """\
 import os
@@ -108,3 +113,37 @@ def test_a_planted_flag_and_a_dead_key_are_refused():
 def test_a_version_that_nobody_recorded_is_named():
     with pytest.raises(RecipeError, match=r"9\.9\.9"):
         load_surface("9.9.9")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "table"),
+    [
+        ("tool", "tool_parsers/__init__.py", "_TOOL_PARSERS_TO_REGISTER"),
+        ("reasoning", "reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER"),
+    ],
+)
+def test_parsers_are_those_of_the_installed_vllm(kind, file, table):
+    """Read from its source, which imports nothing."""
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None and spec.origin is not None
+    tree = ast.parse(Path(spec.origin).parent.joinpath(file).read_text(encoding="utf-8"))
+    (found,) = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == table
+    ]
+    assert isinstance(found, ast.Dict)
+    names = [ast.literal_eval(key) for key in found.keys if key is not None]
+    assert sorted(names) == list(parser_names(kind, "0.32.0"))
+
+
+def test_parsers_of_models_are_known_to_every_version_that_serves_them():
+    registry = load_registry()
+    runtime = registry.runtimes["vllm_ascend"]
+    for row in registry.models.values():
+        for kind, name in (("tool", row.tool_call_parser), ("reasoning", row.reasoning_parser)):
+            for version in runtime.versions:
+                surface = load_surface(version)
+                if name and row.architecture in {*surface.models, *surface.own_models}:
+                    assert name in parser_names(kind, runtime.vllm[version]), (row, version)
+    assert parser_names("tool", "0.1.0") == ()
