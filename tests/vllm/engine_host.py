@@ -56,15 +56,22 @@ class Host:
         self, prompt: list[int], operations: tuple[str, ...] = (), **options: Any
     ) -> tuple[dict[str, Any], Any]:
         """Generate, and what operations that round were given, by layer and call, on each rank."""
+        (answer,), tapes = self.generate_taped_together([prompt], operations, **options)
+        return answer, tapes
+
+    def generate_taped_together(
+        self, prompts: list[list[int]], operations: tuple[str, ...] = (), **options: Any
+    ) -> tuple[list[dict[str, Any]], Any]:
+        """As `generate_taped`, for requests that share steps and the tape."""
         from taping import FLOAT8, start_taping, stop_taping
 
         bound = set(operations or FLOAT8) & set(self.plan.operations)
         self.llm.collective_rpc(start_taping, args=(bound,))
         try:
-            (answer,) = self.generate([prompt], **options)
+            answers = self.generate(prompts, **options)
         finally:
             tapes = self.llm.collective_rpc(stop_taping)
-        return answer, tapes
+        return answers, tapes
 
     def generate_drafts_taped(self, prompt: list[int], **options: Any) -> tuple[Any, Any, Any]:
         """As `generate_taped`, and what each pass of the drafter's only layer was given."""
