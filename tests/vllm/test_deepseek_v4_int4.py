@@ -19,10 +19,12 @@ from tests.vllm.oracle import dense, prompt_of
 from tests.vllm.oracle_deepseek_v4 import oracle_logits
 from tests.vllm.oracle_int8 import Int8Layers, swapped
 from tests.vllm.taping import MODELSLIM
+from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
 
-WORDS = ("recipe=deepseek_v4_pro_a3_2n", *FLOAT32, RAW)
+RECIPE = "recipe=deepseek_v4_pro_a3_2n"
+WORDS = (RECIPE, *FLOAT32, RAW)
 NUM_GREEDY = 64
 
 LENGTHS = (1, 3, 127, 129, 515)
@@ -46,6 +48,13 @@ def engine(
     source = tiny_checkpoint(plan(*TINY, *WORDS))
     checkpoint = write_near_markov(source, scratch / "near_markov", gain=10.0)
     with engine_of(*WORDS, f"checkpoint.path={checkpoint}") as host:
+        yield host
+
+
+@pytest.fixture(scope="module")
+def as_published(engine_of: Callable[..., Any]) -> Iterator[Engine]:
+    """The recipe's own dtypes, drafter, graphs and caches: only sizes are relaxed."""
+    with engine_of(RECIPE, RAW) as host:
         yield host
 
 
@@ -118,3 +127,19 @@ def test_experts_are_ours_and_int4(engine: Engine):
     assert "ascend_recipes.moe.experts:Int8Experts" not in receipt.effective.layer_classes
     used = {name for name in receipt.bindings if "int4" in name}
     assert used == {"grouped_int4_matmul", "grouped_int4_matmul_swiglu_quant"}
+
+
+def test_recipe_runs_with_nothing_relaxed_but_sizes(as_published: Engine):
+    assert as_published.planned.plan.relaxed == ("shape.small",)
+    prompt = prompt_of(40, seed=1)
+    as_published.generate([prompt], max_tokens=3, temperature=1.0, top_k=5)
+    (calls,) = as_published.record_calls()
+    assert set(calls) == set(as_published.planned.plan.operations)
+    assert {name for name, count in calls.items() if count == 0} <= {"verify_drafts_greedy"}
+
+
+def test_zeroing_any_binding_changes_the_tokens(as_published: Engine):
+    # Longer than what the indexer selects, so that its choice matters.
+    effects = effects_of_zeros(as_published, prompt_of(250, seed=901))
+    assert effects.nothing | effects.drafts == set()
+    assert effects.refused == REFUSED_AS_ZEROS
