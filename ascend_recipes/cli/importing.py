@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ascend_recipes.cli.arguments import Invocation
 from ascend_recipes.cli.output import Output
-from ascend_recipes.cli.pipeline import planned_launch
 from ascend_recipes.errors import ExitCode, Finding, RecipeError, Severity
 from ascend_recipes.findings import finding, recipe_error
 from ascend_recipes.words import split_override
@@ -43,8 +42,7 @@ def run_import(invocation: Invocation, output: Output) -> ExitCode:
     path = Path(invocation.output) if invocation.output else None
     if path is not None:
         write_beside(text, path)
-    judged = _judge(text, name, invocation.config_dirs)
-    findings = (*imported.findings, *judged)
+    findings = tuple(_judge(imported, text, name, invocation.config_dirs))
     wrong = any(item.severity is Severity.ERROR for item in findings)
     code = ExitCode.FINDINGS if wrong else ExitCode.OK
     if output.json:
@@ -121,26 +119,34 @@ def _imported(
     )
 
 
-def _judge(text: str, name: str, config_dirs: Sequence[Path]) -> Iterator[Finding]:
-    """What validation and rules say about the recipe, planned from the very text.
+def _judge(
+    imported: ImportedRecipe, text: str, name: str, config_dirs: Sequence[Path]
+) -> Iterator[Finding]:
+    """What import itself says, and validation and rules about the recipe, planned from its text.
 
     The file that they see is gone afterwards: a finding names the line of the text instead.
     """
-    for item in _planned_findings(text, name, config_dirs):
+    for item in _tried_findings(imported, text, name, config_dirs):
         if item.source is not None and item.source.origin.endswith(f"/{name}.yaml"):
             item = replace(item, source=replace(item.source, origin=f"{name}.yaml"))
         yield item
 
 
-def _planned_findings(text: str, name: str, config_dirs: Sequence[Path]) -> Iterator[Finding]:
+def _tried_findings(
+    imported: ImportedRecipe, text: str, name: str, config_dirs: Sequence[Path]
+) -> Iterator[Finding]:
+    from ascend_recipes.offering import Offer, hold_fixes
+    from ascend_recipes.trial import Bench
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "recipe", f"{name}.yaml")
         path.parent.mkdir()
         path.write_text(text, encoding="utf-8")
-        try:
-            yield from planned_launch([f"recipe={name}"], [Path(folder), *config_dirs]).findings
-        except RecipeError as error:
-            yield from error.findings
+        words, bench = (f"recipe={name}",), Bench((Path(folder), *config_dirs))
+        judged = hold_fixes(bench, words, bench(words))
+        offer = Offer(bench, words, (*imported.findings, *judged))
+        yield from map(offer.hold, imported.findings)
+        yield from judged
 
 
 def _document(

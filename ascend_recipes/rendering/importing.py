@@ -19,6 +19,7 @@ from ascend_recipes.rendering.kinds import CACHES, has_field, rows_for
 from ascend_recipes.rendering.peers import read_transfer
 from ascend_recipes.rendering.recognize import Weights, folder_name, recognize_weights, weights_of
 from ascend_recipes.rendering.table import ADDITIONAL, SPECULATIVE, TRANSFER
+from ascend_recipes.rendering.unread import unread_key
 from ascend_recipes.rendering.words import ReadCommand, plain_value, read_words
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.rows import ModelRow
@@ -301,9 +302,21 @@ class _Importer:
             return
         if flag == ADDITIONAL:
             for key, value in rest.items():
-                self.overrides[f"runtime.additional_config.{key}"] = value
+                self._read_key(key, value)
         else:
             self._extra(flag.removeprefix("--").replace("-", "_"), rest)
+
+    def _read_key(self, key: str, value: Json) -> None:
+        """A key of vllm-ascend's without a field; left out where nobody reads it."""
+        known = self.version in self.registry.runtimes["vllm_ascend"].versions
+        unread = unread_key(key, value, self.version) if known else None
+        if unread is None:
+            self.overrides[f"runtime.additional_config.{key}"] = value
+        else:
+            self._leave(
+                f"{ADDITIONAL}.{key}", value, f"vllm-ascend {self.version} reads no such key"
+            )
+            self.findings.append(unread)
 
     def _read_leaves(self, target: str, tree: Mapping[str, Json]) -> dict[str, Json]:
         """Map every leaf that has a field; the rest of the object comes back."""

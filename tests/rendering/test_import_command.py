@@ -134,6 +134,31 @@ def test_keys_of_graphs_stay_keys_where_prefill_is_eager(script, capsys, eager_f
     assert recipe["roles"]["decode"]["graph"]["compiler_fusion"] is False
 
 
+KEYS = """--additional-config '{"fuse_muls_add": false, "no_such": 1, "refresh": false,
+ "eplb_config": {"no_such": 2}}'"""
+
+
+def test_a_key_that_nobody_reads_is_left_out_and_its_place_is_offered(script, tmp_path, capsys):
+    """vllm-ascend never looks at the first two; blocks may refuse what they do not know."""
+    source, target = script("run.sh", serve(more=KEYS)), tmp_path / "recipe" / "mine.yaml"
+    assert main(["import", str(source), "hardware=a3", "--output", str(target), "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    kept = document["recipe"]["runtime"]["additional_config"]
+    assert kept == {"refresh": False, "eplb_config": {"no_such": 2}}
+    said = {item["at"].rpartition(".")[2]: item for item in document["findings"]}
+    assert said["no_such"]["id"] == "config.unknown_key"
+    assert said["fuse_muls_add"]["id"] == "import.unread_key"
+    place = "runtime.additional_config.ascend_compilation_config.fuse_muls_add"
+    assert said["fuse_muls_add"]["fix"] == f"{place}=false"
+    left = [item["target"] for item in document["unmapped"]]
+    assert left == ["--additional-config.fuse_muls_add", "--additional-config.no_such"]
+    # Without the block that may stop the server, what is left plans, and so does the fix.
+    typed = ["~runtime.additional_config.eplb_config", said["fuse_muls_add"]["fix"]]
+    words = ["check", "recipe=mine", "--config-dir", str(tmp_path)]
+    assert main([*words, typed[0]]) == 0
+    assert main([*words, *typed]) == 0
+
+
 @pytest.mark.parametrize("words", [[], ["nowhere.sh", "hardware=a3"]])
 def test_what_cannot_be_read_is_said(words, capsys):
     code = main(["import", *words])
