@@ -85,7 +85,11 @@ def render_summary(planned: PlannedLaunch) -> Text:
     layers = ", ".join(f"{layer.count} {layer.kind} by {layer.backend}" for layer in plan.layers)
     text = Text(f"{plan.model.key} on {plan.hardware}", "bold")
     text.append(f", device {plan.device}, scale {plan.scale}: {layers}\n")
-    text.append(f"{len(plan.operations)} operations bound, {len(plan.hooks)} hooks, ")
+    if commands := planned.commands:
+        version = planned.resolved.runtime_version
+        text.append(f"{len(commands)} command(s) of {plan.runtime.name} {version}, ")
+    else:
+        text.append(f"{len(plan.operations)} operations bound, {len(plan.hooks)} hooks, ")
     text.append(f"graph {plan.graph.mode}, quantization {plan.quantization or 'none'}")
     return text
 
@@ -132,11 +136,10 @@ def render_sweep(rows: Iterable[tuple[Sequence[str], bool, str]]) -> Table:
 
 
 def _layers(planned: PlannedLaunch) -> Table:
-    table = new_table("layers", "count", "backend", "cache")
+    patterns = dict.fromkeys(layer.pattern for layer in planned.plan.layers)
+    table = new_table(f"layers: {'; '.join(patterns)}", "count", "backend", "cache")
     for layer in planned.plan.layers:
-        table.add_row(
-            f"{layer.kind}: {layer.pattern}", str(layer.count), layer.backend, layer.cache
-        )
+        table.add_row(layer.kind, str(layer.count), layer.backend, layer.cache)
     return table
 
 

@@ -46,7 +46,7 @@ def check_machine(plan: LaunchPlan, *, serving: bool) -> None:
             or 3 where the checkpoint is the wrong one.
     """
     missing = tuple(_packages(plan))
-    findings = [*_topology(plan), *missing, *_devices(plan)]
+    findings = [*missing, *_devices(plan)]
     if not missing:
         findings.extend(abi_findings(plan, load_registry()))
     if plan.model.tiny_seed is None:
@@ -63,12 +63,6 @@ def server_address(plan: LaunchPlan) -> tuple[str, int]:
     """Host and port that the server binds."""
     host, port = plan.server.get("host") or "127.0.0.1", plan.server.get("port") or 8000
     return str(host), int(str(port))
-
-
-def _topology(plan: LaunchPlan) -> Iterator[Finding]:
-    roles = ", ".join(f"{role.name} on {role.nodes} node(s)" for role in plan.roles)
-    if len(plan.roles) > 1 or plan.roles[0].nodes > 1:
-        yield finding("cluster.native_one_node", roles=roles)
 
 
 def _packages(plan: LaunchPlan) -> Iterator[Finding]:

@@ -1,9 +1,11 @@
 """Rules about who serves the plan, and on what."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
+from ascend_recipes.planning.nodes import deployment_nodes
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.hardware import missing_backends, reference_operations
 
@@ -11,9 +13,24 @@ from ascend_recipes.rules.hardware import missing_backends, reference_operations
 def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """What stops a launch although the plan is sound: missing implementations, missing evidence."""
     if resolved.recipe.runtime.kind == "native":
+        yield from _more_nodes(resolved)
         missing = tuple(_missing_implementations(resolved))
         yield from missing or _slow_operations(resolved)
         yield from _missing_evidence(resolved)
+
+
+def _more_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """The native runtime is the processes of one machine, so a site's addresses do not help it."""
+    recipe = resolved.recipe
+    roles = Counter(place.role for place in deployment_nodes(recipe))
+    if roles.total() > 1:
+        one = recipe.scale.kind == "tiny" and len(roles) == 1
+        yield finding(
+            "cluster.native_one_node",
+            at="nodes" if len(roles) == 1 else "roles",
+            fix="nodes=1" if one else f"ascend-run recipe={recipe.name} runtime=vllm_ascend",
+            roles=[f"{role} x {count}" for role, count in roles.items()],
+        )
 
 
 def _missing_implementations(resolved: ResolvedRecipe) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from ascend_recipes.schema.roles import role_recipe
 def missing_site_values(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """Addresses, interface and devices that this deployment needs and the site does not name."""
     places = deployment_nodes(resolved.recipe)
-    if len(places) > 1:
+    if len(places) > 1 and resolved.recipe.runtime.kind != "native":
         yield from _network(resolved, places)
     yield from _devices(resolved, places)
 
