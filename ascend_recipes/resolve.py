@@ -163,11 +163,12 @@ def _role_word(word: str, role: RoleName, recipe: Recipe) -> str:
 
 def _excuse(findings: tuple[Finding, ...], recipe: Recipe) -> tuple[Finding, ...]:
     """Drop the warnings that the recipe gives a reason for; an idle reason is an error itself."""
-    excused = {item.finding for item in recipe.because}
+    reasons = tuple(item for item in recipe.because if item.runtime in (None, recipe.runtime.kind))
+    excused = {item.finding for item in reasons}
     kept = tuple(
         item for item in findings if item.id not in excused or item.severity is Severity.ERROR
     )
-    idle = () if recipe.changed else tuple(_idle_reasons(findings, recipe.because))
+    idle = () if recipe.changed else tuple(_idle_reasons(findings, reasons))
     return kept + idle
 
 

@@ -54,7 +54,11 @@ def portray(planned: PlannedLaunch) -> Portrait:
     ]
     facts.extend((f"role {role.name}", _role(resolved, role)) for role in planned.plan.roles)
     facts.append(("runs on", _status(planned)))
-    exceptions = tuple(f"{item.finding}: {item.reason} ({item.source})" for item in recipe.because)
+    exceptions = tuple(
+        f"{item.finding}{f' under {item.runtime}' if item.runtime else ''}: "
+        f"{item.reason} ({item.source})"
+        for item in recipe.because
+    )
     return Portrait(
         name=recipe.name,
         about=recipe.about,

@@ -1,8 +1,10 @@
 """The table of documented deployments: which recipe serves each, and where values differ."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ascend_recipes.commands.deployments import Deviation, deviations
+from ascend_recipes.errors import Severity
+from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.registry.load import Registry
 from ascend_recipes.schema.base import Json
 from ascend_recipes.schema.recipe import Recipe
@@ -31,6 +33,29 @@ def deployments_page(registry: Registry, recipe_of: RecipeOf) -> str:
         parts += ["", "| deployment | recipe | differences from the document |", "|---|---|---|"]
         parts.extend(_line(item, recipe_of) for item in row.deployments)
     return "\n".join(parts) + "\n"
+
+
+_ADVICE = """
+## Documented values that a rule warns about
+
+Recipes keep what their documents say. Of these the rules warn under `runtime=vllm_ascend`;
+`ascend-run check recipe=NAME runtime=vllm_ascend` says why, and what to type instead.
+
+| recipe | finding | what it says |
+|---|---|---|
+"""
+
+
+def advice_section(planned: Iterable[PlannedLaunch]) -> str:
+    """Warnings of recipes that are planned for an installed vllm-ascend."""
+    lines = [
+        f"| `{item.plan.recipe}` | [{found.id}](errors.md#{found.id.replace('.', '')}) "
+        f"| {found.message} |\n"
+        for item in planned
+        for found in item.findings
+        if found.severity is Severity.WARNING
+    ]
+    return _ADVICE + "".join(lines)
 
 
 def _line(deployment: Deployment, recipe_of: RecipeOf) -> str:

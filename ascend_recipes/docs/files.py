@@ -8,7 +8,7 @@ from pathlib import Path
 from ascend_recipes.commands.schema import schema_files
 from ascend_recipes.compose import compose_recipe, recipe_names
 from ascend_recipes.docs.commands import commands_section
-from ascend_recipes.docs.deployments import deployments_page
+from ascend_recipes.docs.deployments import advice_section, deployments_page
 from ascend_recipes.docs.errors import errors_page
 from ascend_recipes.docs.gallery import gallery_page
 from ascend_recipes.docs.log_messages import log_messages_page
@@ -44,7 +44,8 @@ def generated_files(root: Path, plan_of: PlanOf | None = None) -> Iterator[tuple
     yield docs / "recipe-gallery.md", gallery_page([plan(f"recipe={name}") for name in names])
     page = deployments_page(load_registry(), lambda words: plan(*words).resolved.recipe)
     commands = commands_section(list(comparisons(load_registry(), plan)))
-    yield docs / "documented-deployments.md", page + commands
+    rendered = [plan(f"recipe={name}", "runtime=vllm_ascend") for name in names]
+    yield docs / "documented-deployments.md", page + advice_section(rendered) + commands
     yield docs / "surface.md", surface_page()
 
 

@@ -78,6 +78,8 @@ class Because(Spec):
     """Why the value shall stay although a rule warns."""
     source: str
     """Public document or measurement behind the reason."""
+    runtime: Name | None = None
+    """Row in `registry/runtimes` whose rules warn; none for every runtime."""
 
 
 class Recipe(Spec):

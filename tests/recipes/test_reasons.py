@@ -45,6 +45,24 @@ def test_an_idle_reason_is_refused(recipe):
     assert refused(recipe, REASON.format("graph.off_stride")) == {"because.unused"}
 
 
+def limited(runtime: str) -> str:
+    return REASON.format("graph.off_stride").replace("}]", f", runtime: {runtime}}}]")
+
+
+def test_a_reason_for_one_runtime_says_nothing_of_the_others(recipe):
+    text = SMALL + limited("vllm_ascend")
+    assert [item.id for item in recipe(text).findings] == ["graph.off_stride"]
+    assert recipe(text, "runtime=vllm_ascend").findings == ()
+
+
+def test_a_reason_for_another_runtime_is_not_idle(recipe):
+    assert recipe(limited("vllm_ascend")).findings == ()
+
+
+def test_a_reason_for_this_runtime_may_be_idle(recipe):
+    assert refused(recipe, limited("native")) == {"because.unused"}
+
+
 def test_no_reason_makes_an_error_right(recipe):
     text = "parallel: {tp: 3}\n" + REASON.format("parallel.heads_not_divisible")
     assert refused(recipe, text) >= {"parallel.heads_not_divisible", "because.error"}

@@ -48,6 +48,21 @@ def test_few_warnings_are_silenced():
     assert f"\n{len(reasons)} warnings are silenced" in readme
 
 
+LIMITED = [
+    (name, reason["finding"], reason["runtime"])
+    for name in RECIPES
+    for reason in compose_recipe([f"recipe={name}"]).tree.get("because") or ()
+    if "runtime" in reason
+]
+
+
+@pytest.mark.parametrize(("name", "id", "runtime"), LIMITED)
+def test_a_reason_for_one_runtime_silences_a_warning_there(name, id, runtime):
+    words = (f"recipe={name}", f"runtime={runtime}")
+    assert id not in {item.id for item in findings_of(*words)}
+    assert id in {item.id for item in findings_of(*words, "because=[]")}
+
+
 def test_a_refused_recipe_would_be_noticed():
     found = findings_of(f"recipe={RECIPES[0]}", "parallel.tp=7", "runtime=vllm_ascend")
     assert "parallel.heads_not_divisible" in errors_of(found)
