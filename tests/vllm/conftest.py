@@ -1,8 +1,6 @@
 """Engines, one process per group of tests, and the oracle they are compared with."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,8 +15,8 @@ from ascend_recipes.launch.environment import child_environment
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.receipts import Receipt, load_receipts
 from ascend_recipes.tiny import ensure_tiny_checkpoint
+from tests.vllm.nursery import Nursery, started_nursery
 
-HOST = Path(__file__).with_name("engine_host.py")
 START_SECONDS = 300
 ANSWER_SECONDS = 180
 
@@ -73,7 +71,7 @@ def tiny_checkpoint(planned: PlannedLaunch) -> Path:
 
 @contextmanager
 def running_engine(
-    planned: PlannedLaunch, run_folder: Path, *, core_process: bool = False
+    planned: PlannedLaunch, run_folder: Path, nursery: Nursery, *, core_process: bool = False
 ) -> Iterator[Engine]:
     """Start an engine host for a plan; it ends when the pipe closes."""
     tiny_checkpoint(planned)
@@ -84,37 +82,33 @@ def running_engine(
     # Tapes are started in workers by functions of the tests.
     environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     ours, theirs = Pipe()
-    with (run_folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(HOST), str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    pid = nursery.start(environment, run_folder / "log", theirs)
     theirs.close()
     try:
         _answer(ours, START_SECONDS)
         yield Engine(planned, run_folder, ours)
     finally:
         ours.close()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        nursery.end(pid)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    with started_nursery() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
 def engine_of(
-    plan: Callable[..., PlannedLaunch], tmp_path_factory: pytest.TempPathFactory
+    plan: Callable[..., PlannedLaunch],
+    tmp_path_factory: pytest.TempPathFactory,
+    nursery: Nursery,
 ) -> Callable[..., Any]:
     """Start an engine for overrides of the base recipe."""
 
     def start(*words: str, core_process: bool = False) -> Any:
         folder = tmp_path_factory.mktemp("run")
-        return running_engine(plan(*TINY, *words), folder, core_process=core_process)
+        return running_engine(plan(*TINY, *words), folder, nursery, core_process=core_process)
 
     return start
 
