@@ -30,7 +30,7 @@ STREAM_GAIN = 0.1
 def write_near_markov(source: Path, target: Path, gain: float = EMBEDDING_GAIN) -> Path:
     """Copy a checkpoint, embedding, output layer and drafter's projections replaced.
 
-    The projections only where they are stored in float.
+    The projections only where they are stored in float, or in float8 under powers of two.
     """
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("tiny.json"))
     weight_map = json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
@@ -43,7 +43,7 @@ def write_near_markov(source: Path, target: Path, gain: float = EMBEDDING_GAIN) 
 
 def _changed(name: str, tensor: Tensor, gain: float) -> Tensor:
     hidden = tensor.shape[-1]
-    if not tensor.is_floating_point() or tensor.itemsize == 1:
+    if not tensor.is_floating_point():
         return tensor
     if name == "embed.weight":
         return directions(hidden, tensor) * gain
@@ -60,9 +60,12 @@ def _changed(name: str, tensor: Tensor, gain: float) -> Tensor:
         successors[order] = directions(hidden, tensor)[:NUM_TOKENS]
         return tensor + successors * SUCCESSOR_BIAS / hidden
     if name.endswith(".e_proj.weight"):
-        return torch.eye(hidden, dtype=tensor.dtype)
-    if name.endswith(".h_proj.weight"):
-        return tensor * STREAM_GAIN
+        return torch.eye(hidden).to(tensor.dtype)
+    if name.endswith(".e_proj.scale"):
+        return torch.ones(tensor.shape).to(tensor.dtype)
+    # In float8 the gain belongs to the scales, which the nearest power of two is good enough for.
+    if name.endswith(".h_proj.scale" if tensor.itemsize == 1 else ".h_proj.weight"):
+        return (tensor.float() * STREAM_GAIN).to(tensor.dtype)
     return tensor
 
 

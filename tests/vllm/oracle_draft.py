@@ -1,8 +1,8 @@
 """DeepSeek-V4's drafter by itself, which transformers drops: the sheet's maths on its layers.
 
 One decoder layer of transformers, set to a window and to routing by score, fed as the official
-model feeds it. Drafts after a position come from a fresh pass over everything before it: there
-is no cache to be wrong.
+model feeds it. Drafts after a position come from a fresh pass over everything before it, where
+no cache can be wrong, or step by step from keys that are all kept.
 
 Legend: S positions, M streams, H hidden, K drafts, V vocabulary.
 """

@@ -31,7 +31,9 @@ WORDS = (RECIPE, *FLOAT32, RAW, f"drafter.num_draft_tokens={DRAFTS}", "graph=non
 NAMES = Path(__file__).with_name("deepseek_v4_native_names.txt")
 TOLERANCE = 1e-3
 DRAFT_TOLERANCE = 1e-4
-NUM_GREEDY = 64
+NUM_GREEDY = 200
+DRAFTED = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens")
+"""vLLM's counters of what was proposed, and what of it was accepted."""
 
 FORMAT = {
     *("mx_quant", "mx_matmul", "grouped_mx_projection"),
@@ -138,8 +140,9 @@ def test_swapped_scales_of_the_drafter_are_found(recording: Engine, scratch: Pat
         wrong.drafts_behind(prompt + answer["tokens"], streams, passes)
 
 
-def test_greedy_tokens(engine: Engine, scratch: Path):
+def test_greedy_tokens_with_drafts(engine: Engine, scratch: Path):
     prompt = prompt_of(24, seed=24)
+    before = [engine.counter(name) for name in DRAFTED]
     (answer,) = engine.generate([prompt], max_tokens=NUM_GREEDY)
     expected = a5_logits(engine, prompt, answer["tokens"], "native", scratch)
     best = expected.topk(2).values
@@ -147,6 +150,10 @@ def test_greedy_tokens(engine: Engine, scratch: Path):
     assert (best[:, 0] - best[:, 1] > 2 * difference(answer, expected)).all()
     assert answer["tokens"] == expected.argmax(-1).tolist()
     assert len(set(answer["tokens"])) > NUM_GREEDY // 4
+    proposed, accepted = (
+        engine.counter(name) - count for name, count in zip(DRAFTED, before, strict=True)
+    )
+    assert min(accepted, proposed - accepted) >= 50
 
 
 def test_layers_and_experts_are_ours(as_published: Engine):
