@@ -1,16 +1,18 @@
 """What a block drafter must show, whatever the hardware of the plan."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tests.vllm.conftest import Engine
+from tests.vllm.following import following
 from tests.vllm.oracle import dense, prompt_of
 from tests.vllm.oracle_block_draft import BlockDraftOracle
-from tests.vllm.oracle_deepseek_v4 import oracle_logits
+from tests.vllm.oracle_deepseek_v4 import oracle_logits, oracle_model
 
 NUM_TOKENS = 200
 NUM_COMPARED = 60
@@ -55,80 +57,44 @@ def assert_draft_logits(engine: Engine, checkpoint: Path, scratch: Path) -> None
     prompt = prompt_of(140, seed=7)
     engine.record_draft_logits()
     (answer,) = engine.generate([prompt], max_tokens=NUM_COMPARED, logits=False)
-    rounds = [torch.tensor(rows) for rows in engine.take_draft_logits()]
-    count = engine.planned.plan.drafter.num_draft_tokens
-    oracle = BlockDraftOracle(checkpoint, scratch)
-    tokens, known = prompt + answer["tokens"], len(prompt)
-    context = oracle.context(tokens)
+    oracle = BlockDraftOracle(oracle_model(checkpoint, "float", scratch), checkpoint)
+    tokens = prompt + answer["tokens"]
+    compare_blocks(oracle, oracle.context(tokens), tokens, len(prompt), engine.take_draft_logits())
+
+
+def compare_blocks(
+    oracle: BlockDraftOracle,
+    context_SH: Tensor,
+    tokens: list[int],
+    known: int,
+    rounds: Sequence[Any],
+    tape_of: Callable[[int, int], dict[str, Any]] | None = None,
+) -> None:
+    """Compare blocks in turn; each begins behind the drafts that the oracle sees accepted.
+
+    Args:
+        oracle: the plain module.
+        context_SH: its context of the tokens.
+        tokens: prompt and answer.
+        known: length of the prompt.
+        rounds: logits of each block.
+        tape_of: keys of a block and its context, by number of the block and place.
+    """
     compared = rejected = 0
-    for logits in rounds:
+    for number, rows in enumerate(rounds):
         if known >= len(tokens):
             break
-        expected, drafts = oracle.drafts_after(context[:known], tokens[known], count)
-        assert logits.shape == expected.shape
+        logits = torch.tensor(rows)
+        with following([tape_of(number, known)]) if tape_of else nullcontext():
+            expected, drafts = oracle.drafts_after(context_SH[:known], tokens[known], len(logits))
         assert (logits - expected).abs().max().item() < DRAFT_TOLERANCE
-        following = tokens[known + 1 : known + 1 + count]
-        right = torch.tensor(following) == torch.tensor(drafts[: len(following)])
-        accepted = int(right.long().cumprod(0).sum())
-        rejected += len(following) - accepted
+        following_tokens = tokens[known + 1 : known + 1 + len(drafts)]
+        right = [draft == token for draft, token in zip(drafts, following_tokens, strict=False)]
+        accepted = [*right, False].index(False)
+        rejected += len(right) - accepted
         # Another choice of drafts than the oracle's would put the next round elsewhere.
         known += accepted + 1
         compared += 1
-    assert known >= len(tokens)
     assert compared > 10
+    assert compared == len(rounds) or known >= len(tokens)
     assert rejected > 0
-
-
-def standing(
-    tapes: Sequence[dict[str, Any]], engine: Engine, prompt: list[int], answer: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Tapes of the last `generate_taped` without what belonged to rejected drafts.
-
-    A rejected draft's row is written again by the token that stands there.
-    """
-    tokens = prompt + answer["tokens"]
-    spans = spans_of(engine, len(prompt), tokens)
-    ratios = json.loads((Path(engine.planned.plan.model.checkpoint) / "config.json").read_text())[
-        "compress_ratios"
-    ]
-    return [
-        {
-            key: _standing_rows(rows, spans, _ratio(key, ratios), len(tokens) - 1)
-            for key, rows in tape.items()
-        }
-        for tape in tapes
-    ]
-
-
-def spans_of(engine: Engine, num_prompt: int, tokens: list[int]) -> list[range]:
-    """Positions that each step of the only request ran over, drafts included."""
-    spans, start = [], 0
-    for step, drafts in zip(engine.step_trace(), [[[]], *engine.drafts()], strict=False):
-        ((count, _),) = step.values()
-        spans.append(range(start, start + count))
-        if start + count <= num_prompt:
-            start += count
-            continue
-        right = [
-            draft == token for draft, token in zip(drafts[0], tokens[start + 1 :], strict=False)
-        ]
-        accepted = [*right[: count - 1], False].index(False)
-        start += 1 + accepted
-    return spans
-
-
-def _ratio(key: str, ratios: list[int]) -> int:
-    """How many tokens a row on the tape stands for."""
-    layer, operation, call = key.split(".")
-    compressed = operation == "write_indexer_keys" or (operation, call) == (
-        "write_latent_rows",
-        "1",
-    )
-    return ratios[int(layer)] if compressed else 1
-
-
-def _standing_rows(rows: Any, spans: list[range], ratio: int, length: int) -> Any:
-    places = [place for span in spans for place in span if (place + 1) % ratio == 0]
-    assert len(places) == len(rows)
-    last = {place: number for number, place in enumerate(places) if place < length}
-    return rows[[last[place] for place in sorted(last)]]

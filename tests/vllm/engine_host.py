@@ -83,6 +83,17 @@ class Host:
             answer, tapes = self.generate_taped(prompt, **options)
         return answer, tapes, passes
 
+    def generate_blocks_taped(self, prompt: list[int], **options: Any) -> tuple[Any, Any, Any]:
+        """As `generate_taped`, and the keys that a block drafter writes each time it proposes.
+
+        Those of the step's tokens, a stage after the other, then those of the block.
+        """
+        from taping import taped_rounds
+
+        with taped_rounds(self._runner().drafter, "propose", "write_latent_rows") as rounds:
+            answer, tapes = self.generate_taped(prompt, **options)
+        return answer, tapes, rounds
+
     def step_trace(self) -> list[dict[str, tuple[int, bool]]]:
         """Of the last `generate`: per step, request -> (tokens scheduled, still prefilling)."""
         return list(self.steps)

@@ -17,28 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from tests.vllm.oracle import read_tensors
-from tests.vllm.oracle_deepseek_v4 import oracle_model
 from tests.vllm.oracle_draft import layer_state
 
 
 class BlockDraftOracle(nn.Module):
     """Drafts behind a known token, from a fresh pass over everything before it."""
 
-    def __init__(self, checkpoint: Path, scratch: Path) -> None:
+    def __init__(self, target: Any, checkpoint: Path) -> None:
+        """A drafter behind a model of transformers, from the same checkpoint in float."""
         super().__init__()
-        self.target = oracle_model(checkpoint, "float", scratch)
+        self.target = target
         published = json.loads((checkpoint / "config.json").read_text())
         self.sources = published["dspark_target_layer_ids"]
         self.noise = published["dspark_noise_token_id"]
-        config = copy.deepcopy(self.target.config)
-        config.num_hidden_layers = 1
-        config.layer_types = ["sliding_attention"]
-        config.mlp_layer_types = ["moe"]
+        config = copy.deepcopy(target.config)
+        self.number, count = config.num_hidden_layers, published["n_mtp_layers"]
+        config.num_hidden_layers += count
+        config.layer_types = [*config.layer_types, *["sliding_attention"] * count]
+        config.mlp_layer_types = [*config.mlp_layer_types, *["moe"] * count]
         self.epsilon, self.window = config.rms_norm_eps, config.sliding_window
-        stages = [
-            read_tensors(checkpoint, f"mtp.{number}.")
-            for number in range(published["n_mtp_layers"])
-        ]
+        stages = [read_tensors(checkpoint, f"mtp.{number}.") for number in range(count)]
         first, last = stages[0], stages[-1]
         self.main_proj = first.pop("main_proj.weight")
         self.main_norm = first.pop("main_norm.weight")
@@ -50,8 +48,8 @@ class BlockDraftOracle(nn.Module):
         merge = {leaf: last.pop(f"hc_head_{leaf}") for leaf in ("fn", "base", "scale")}
         self.merge.load_state_dict({f"hc_{leaf}": tensor for leaf, tensor in merge.items()})
         self.layers = nn.ModuleList()
-        for tensors in stages:
-            layer = type(self.target.model.layers[0])(config, 0).float()
+        for number, tensors in enumerate(stages, self.number):
+            layer = type(target.model.layers[0])(config, number).float()
             layer.load_state_dict(layer_state(tensors, config.n_routed_experts))
             self.layers.append(layer)
 

@@ -55,6 +55,37 @@ def taped_passes(layer: nn.Module, number: int, names: Collection[str]) -> Itera
 
 
 @contextmanager
+def taped_rounds(owner: Any, method: str, operation: str) -> Iterator[list[list[numpy.ndarray]]]:
+    """What an operation is given first while a method of an object runs, by run of the method."""
+    from ascend_recipes.ops import operations
+
+    rounds: list[list[numpy.ndarray]] = []
+    running: list[bool] = []
+    run = getattr(owner, method)
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(first: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if running:
+                rounds[-1].append(first.float().clone().numpy())
+            return function(first, *args, **kwargs)
+
+        return call
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        rounds.append([])
+        running.append(True)
+        try:
+            return run(*args, **kwargs)
+        finally:
+            running.clear()
+
+    setattr(owner, method, watched)
+    with operations.override(operation, wrap):
+        yield rounds
+    setattr(owner, method, run)
+
+
+@contextmanager
 def _recording(layers: dict[int, nn.Module], names: Collection[str]) -> Iterator[Rows]:
     from ascend_recipes.ops import operations
 
