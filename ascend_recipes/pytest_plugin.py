@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 import io
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ascend_recipes.errors import Finding, RecipeError
+from ascend_recipes.errors import Finding, RecipeError, Severity
 
 if TYPE_CHECKING:
     from ascend_recipes.compose import Composition
@@ -134,6 +136,8 @@ class RecipeStage(pytest.Item):
             _STAGES[self.name](file)
         except RecipeError:
             file.failed_at = self.name
+        # Outside, because pytest would show the error that is being handled too.
+        if file.failed_at:
             pytest.fail(_text(file.told()), pytrace=False)
 
     def reportinfo(self) -> tuple[Path, None, str]:
@@ -142,7 +146,8 @@ class RecipeStage(pytest.Item):
 
 
 def _check_rules(file: RecipeFile) -> None:
-    findings = file.resolved.findings
+    # Remarks fail nothing, here as in `ascend-run check --strict`.
+    findings = [item for item in file.resolved.findings if item.severity is Severity.WARNING]
     if not findings:
         return
     if file.config.getoption("--recipes-strict"):
@@ -150,7 +155,11 @@ def _check_rules(file: RecipeFile) -> None:
         told = tuple(item for item in file.told() if (item.id, item.at) in said)
         pytest.fail(_text(told), pytrace=False)
     for finding in findings:
-        file.warn(pytest.PytestWarning(f"{finding.id}: {finding.message}"))
+        source = finding.source
+        here = source is not None and Path(source.origin).resolve() == file.path
+        line = source.line if source is not None and here else None
+        warning = pytest.PytestWarning(f"{finding.id}: {finding.message}")
+        warnings.warn_explicit(warning, None, filename=str(file.path), lineno=line or 1)
 
 
 def _compare_golden(file: RecipeFile) -> None:
@@ -161,13 +170,17 @@ def _compare_golden(file: RecipeFile) -> None:
         beside.write_text(text, encoding="utf-8")
         beside.replace(file.golden)
     elif not file.golden.is_file():
-        pytest.fail(f"no plan is recorded in {file.golden}: pytest --update-plans", pytrace=False)
+        pytest.fail(f"no plan is recorded in {file.golden}: {_recording(file)}", pytrace=False)
     elif (recorded := file.golden.read_text(encoding="utf-8")) != text:
         lines = difflib.unified_diff(
             recorded.splitlines(), text.splitlines(), "recorded", "now", n=1, lineterm=""
         )
-        told = "the plan has changed: review, then pytest --update-plans"
+        told = f"the plan has changed: review, then {_recording(file)}"
         pytest.fail("\n".join([told, *lines]), pytrace=False)
+
+
+def _recording(file: RecipeFile) -> str:
+    return f"pytest --recipes {os.path.relpath(file.root)} --update-plans"
 
 
 _STAGES: dict[str, Callable[[RecipeFile], object]] = {

@@ -83,6 +83,8 @@ def _commands(word: str) -> tuple[ServeCommand, ...]:
 
     at = _AT_LINE.fullmatch(word)
     path, line = (Path(at[1]), int(at[2])) if at and not Path(word).exists() else (Path(word), 0)
+    if not path.exists():
+        raise RecipeError((finding("lint.no_such_path", path=str(path)),), ExitCode.USAGE)
     found = tuple(find_commands(path))
     if line:
         before = [item for item in found if item.line <= line]

@@ -47,6 +47,13 @@ def test_a_script_becomes_a_recipe_that_plans(script, tmp_path, capsys):
     assert [path.name for path in target.parent.iterdir()] == ["mine.yaml"]
 
 
+def test_path_that_is_not_there(capsys):
+    assert main(["import", "nowhere.sh", "--json"]) == 2
+    (item,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (item["id"], item["severity"]) == ("lint.no_such_path", "error")
+    assert "nowhere.sh" in item["message"]
+
+
 def test_next_step_plans_a_recipe_that_was_written_anywhere(script, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     source = script("run.sh", serve())

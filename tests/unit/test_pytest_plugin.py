@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from ascend_recipes.cli.main import main
+
 RECIPE = """\
 # @package _global_
 defaults:
@@ -18,6 +20,15 @@ source: [our own wiki]
 model: qwen3_5_27b
 hardware: a2
 scheduler: {max_model_len: 32768, max_num_seqs: 16, max_num_batched_tokens: 16384}
+"""
+
+
+SHORT = """\
+# @package _global_
+defaults: [deepseek_v4_a3]
+about: cached prefixes are found in steps that no request reaches, which is a remark
+scheduler: {max_model_len: 2048, max_num_batched_tokens: 512, max_num_seqs: 8}
+graph: {capture_sizes: [2, 4, 8, 16]}
 """
 
 
@@ -70,6 +81,7 @@ def test_a_mistake_fails_one_stage_and_says_what_to_type(repository):
     assert "heads.yaml" in done.stdout
     assert "fix" in done.stdout
     assert "Traceback" not in done.stdout
+    assert "During handling" not in done.stdout
     # heads: compose and validate hold, rules fails, plan has nothing to stand on.
     assert "5 passed" in done.stdout
     assert "skipped" in done.stdout
@@ -93,19 +105,31 @@ def test_a_recipe_without_a_recorded_plan_fails_where_plans_are_recorded(reposit
     run(repository, "--recipes", "deploy", "deploy", "--update-plans")
     add(repository, "second_a2")
     done = run(repository, "--recipes", "deploy", "deploy")
-    assert "second_a2.plan.json: pytest --update-plans" in done.stdout
+    assert "second_a2.plan.json: pytest --recipes deploy --update-plans" in done.stdout
     assert "1 failed" in done.stdout
 
 
 def test_a_warning_fails_only_where_strictness_is_asked_for(repository):
-    warned = RECIPE.replace("max_num_seqs: 16,", "max_num_seqs: 600,")
+    warned = RECIPE + "graph: {capture_sizes: [2, 4]}\n"
     add(repository, "many", warned)
     relaxed = run(repository, "--recipes", "deploy", "deploy")
     assert relaxed.returncode == 0, relaxed.stdout
     assert "graph." in relaxed.stdout
+    line = len(warned.splitlines())
+    assert f"many.yaml:{line}: PytestWarning: graph.off_stride" in relaxed.stdout
     strict = run(repository, "--recipes", "deploy", "deploy", "--recipes-strict")
     assert strict.returncode == 1
     assert "1 failed" in strict.stdout
+
+
+def test_a_remark_fails_nothing(repository, capsys):
+    add(repository, "short", SHORT)
+    place = ["--config-dir", str(repository / "deploy"), "--json"]
+    assert main(["check", "recipe=short", *place]) == 0
+    (remark,) = json.loads(capsys.readouterr().out)["findings"]
+    assert remark["severity"] == "info"
+    strict = run(repository, "--recipes", "deploy", "deploy", "--recipes-strict")
+    assert strict.returncode == 0, strict.stdout
 
 
 def test_a_folder_without_recipes_is_a_usage_error(repository):
