@@ -5,6 +5,8 @@ is in force here and no module of vLLM is loaded, since that asks for the plan: 
 its own environment, as if it had been started alone.
 """
 
+import atexit
+import gc
 import importlib
 import os
 import runpy
@@ -18,6 +20,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
+from typing import NoReturn
 
 HOST = Path(__file__).with_name("engine_host.py")
 END_SECONDS = 30
@@ -70,11 +73,13 @@ def started_nursery() -> Iterator[Nursery]:
 def main() -> None:
     requests = Connection(int(sys.argv[1]))
     _import_shared()
+    # What is here stays: no host needs to look through it for garbage.
+    gc.freeze()
     while True:
         try:
             request, value = requests.recv()
         except EOFError:
-            return
+            os._exit(0)
         if request == "end":
             requests.send(_end(value))
             continue
@@ -83,7 +88,6 @@ def main() -> None:
         if pid == 0:
             requests.close()
             _become_host(*value, handle)
-            return
         os.close(handle)
         requests.send(pid)
 
@@ -98,7 +102,7 @@ def _import_shared() -> None:
     assert "vllm" not in loaded, "vLLM asks for a platform, and so for a plan, when it is imported"
 
 
-def _become_host(environment: dict[str, str], log: str, handle: int) -> None:
+def _become_host(environment: dict[str, str], log: str, handle: int) -> NoReturn:
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
@@ -108,6 +112,11 @@ def _become_host(environment: dict[str, str], log: str, handle: int) -> None:
     os.environ.update(environment)
     sys.argv = [str(HOST), str(handle)]
     runpy.run_path(str(HOST), run_name="__main__")
+    # What vLLM has registered is ended; to take half a million objects apart would take seconds.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _end(pid: int) -> int:
