@@ -112,9 +112,11 @@ class Host:
     def record_calls(self) -> list[dict[str, int]]:
         return self.llm.collective_rpc("record_calls")
 
-    def expert_shares(self) -> list[set[tuple[int, int, int]]]:
+    def expert_shares(self) -> list[list[list[int]]]:
         """By rank: first expert, number of experts and intermediate size of its layers."""
-        return self.llm.collective_rpc(_expert_shares)
+        from expert_shares import expert_shares
+
+        return self.llm.collective_rpc(expert_shares)
 
     def generate_without(self, operation: str, prompts: list[list[int]], **options: Any) -> Any:
         """Generate while an operation gives zeros; none if an emulated operator refuses them."""
@@ -256,16 +258,6 @@ class Host:
             return tokens
 
         drafter.propose = recording
-
-
-def _expert_shares(worker: Any) -> set[tuple[int, int, int]]:
-    from ascend_recipes.moe.experts import RoutedExperts
-
-    modules = worker.model_runner.get_model().modules()
-    layers = [module for module in modules if isinstance(module, RoutedExperts)]
-    return {
-        (item.first_expert, item.last_expert - item.first_expert, item.inner) for item in layers
-    }
 
 
 def _answer(item: Any) -> dict[str, Any]:
