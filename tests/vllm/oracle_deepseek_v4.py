@@ -143,6 +143,7 @@ class Int8Scorer:
         scorer = self.scorer
         factor = scorer.softmax_scale * scorer.weights_scaling
         weights = scorer.weights_proj(hidden_states).float() * factor
+        weights = followed(f"{self.layer}.lightning_indexer.0", weights)
         weights = (weights.half() * query_scale.half()).half().float()
         scores = torch.einsum("bsht,bsh->bst", head_scores, weights)
         return scores * key_scale.half().float().unsqueeze(1)

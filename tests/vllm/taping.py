@@ -16,7 +16,9 @@ from torch import Tensor, nn
 INDEXER = ("write_indexer_keys", "quantize_indexer_query")
 FLOAT8 = (*INDEXER, "write_latent_rows", "mx_quant", "swiglu_mx_quant")
 """What rounds on A5."""
-MODELSLIM = (*INDEXER, "dynamic_quant", "moe_init_routing")
+INT8_INDEXER = (*INDEXER, "lightning_indexer")
+"""What rounds on A2 and A3 before blocks are chosen; of the last one its weights are taped."""
+MODELSLIM = (*INT8_INDEXER, "dynamic_quant", "moe_init_routing")
 """What rounds in W8A8 and W4A8 on A2 and A3, but for what is rounded inside of the experts."""
 WRITES = {"write_latent_rows", "write_indexer_keys"}
 """Their last argument says where rows go; rows that go nowhere are not taped."""
@@ -141,8 +143,9 @@ def _taping(name: str, place: dict[str, Any], rows: Rows) -> Any:
             number = place["calls"][name]
             place["calls"][name] += 1
             # Behind the rows of a rank's experts, those of other ranks are undefined: NaN here.
-            kept = _slots(args[-1]) >= 0 if name in WRITES else ~first.flatten(1).isnan().any(1)
-            rows[f"{place['layer']}.{name}.{number}"].append(first[kept].float().numpy())
+            taken = args[0] if name == "lightning_indexer" else first
+            kept = _slots(args[-1]) >= 0 if name in WRITES else ~taken.flatten(1).isnan().any(1)
+            rows[f"{place['layer']}.{name}.{number}"].append(taken[kept].float().numpy())
             return function(first, *args, **kwargs)
 
         return call
