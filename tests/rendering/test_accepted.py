@@ -48,7 +48,7 @@ def test_every_rendered_argument_is_taken(version: str):
             planned = plan_of(*words)
         except RecipeError as error:
             # A release that has no such drafter is refused by name.
-            lacking |= {item.id for item in error.findings}
+            lacking |= {i.id for i in error.findings if i.severity is Severity.ERROR}
             assert "dspark" in name
             continue
         for command in {item.role: item for item in planned.commands}.values():
