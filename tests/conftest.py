@@ -30,13 +30,20 @@ SWEEPS = (
 `make fast` leaves it to `make test`."""
 
 
+LONG = ("vllm/", "serve/")
+"""Folders of files that take minutes. They come first: a file runs on one worker, and the other
+would wait for one that comes last."""
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the sweeps, before markers are asked for."""
+    """Mark the sweeps, before markers are asked for, and put long files first."""
     here = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(here).as_posix().startswith(SWEEPS):
+    places = {item: item.path.relative_to(here).as_posix() for item in items}
+    for item, place in places.items():
+        if place.startswith(SWEEPS):
             item.add_marker(pytest.mark.sweep)
+    items.sort(key=lambda item: not places[item].startswith(LONG))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

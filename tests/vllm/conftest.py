@@ -113,7 +113,7 @@ def engine_of(
     return start
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chunked(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """float32, chunks of 128 tokens, no prefix caching, a cache that eight prompts overflow."""
     words = (
@@ -127,28 +127,28 @@ def chunked(engine_of: Callable[..., Any]) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def caching(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """float32, prefix caching with aligned states."""
     with engine_of(*FLOAT32, RAW) as engine:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def drafting(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """float32, three drafts a step, prefix caching with aligned states."""
     with engine_of(*FLOAT32, RAW, "drafter=mtp3") as engine:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def recipe_dtypes(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """The recipe's own dtypes, nothing relaxed."""
     with engine_of(RAW) as engine:
         yield engine
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_ranks(engine_of: Callable[..., Any]) -> Iterator[Engine]:
     """float32, tensor parallel over two worker processes below an engine core process."""
     with engine_of(*FLOAT32, RAW, "parallel.tp=2", core_process=True) as engine:
