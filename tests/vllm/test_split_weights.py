@@ -1,4 +1,4 @@
-"""Published float8 and float4 weights split over two ranks: each has its part, scales included."""
+"""Quantized weights split over two ranks: each has its part, scales included."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -84,6 +84,28 @@ def test_outputs_of_a_merged_split(number: int):
     assert torch.equal(finished(module), torch.cat(expected))
 
 
+@pytest.mark.parametrize("number", range(RANKS))
+def test_parts_that_end_inside_a_block(number: int):
+    # As of the shared expert of a tiny model, or of sixteen ranks' of Pro.
+    gate_up = layer("MergedColumnParallelLinear", 256, [128, 128], number=number)
+    down = layer("RowParallelLinear", 128, 256, number=number)
+    parts = [stored(128, 256) for _ in range(2)]
+    for shard, (weight, scale) in enumerate(parts):
+        gate_up.weight.weight_loader(gate_up.weight, weight, shard)
+        gate_up.scale.weight_loader(gate_up.scale, scale, shard)
+    weight, scale = stored(256, 128)
+    down.weight.weight_loader(down.weight, weight)
+    down.scale.weight_loader(down.scale, scale)
+    expected = [value(*part)[64 * number :][:64] for part in parts]
+    assert torch.equal(finished(gate_up), torch.cat(expected))
+    assert torch.equal(finished(down), value(weight, scale)[:, 64 * number :][:, :64])
+
+
+def test_less_than_a_pair_of_scales_is_refused():
+    with pytest.raises(AssertionError, match="32 inputs are no whole pairs of 32"):
+        layer("RowParallelLinear", 64, 256, number=0)
+
+
 @pytest.mark.parametrize("by_expert", [False, True])
 @pytest.mark.parametrize("number", range(RANKS))
 def test_experts(number: int, by_expert: bool):
@@ -119,6 +141,58 @@ def test_experts(number: int, by_expert: bool):
                 found = module.get_parameter(f"{part}_{leaf}")[index]
                 lying = found.t() if leaf == "weight" else found.transpose(0, 1).flatten(1)
                 assert torch.equal(lying, bits.view(torch.uint8)), (expert, part, leaf)
+
+
+def int4_tensors() -> dict[tuple[int, str, str], torch.Tensor]:
+    """Tensors of experts: two outputs in a byte, biases for 16 parts of the inputs of `down`."""
+    tensors = {}
+    for expert in range(EXPERTS):
+        for part, rows, columns, parts in (
+            ("gate", INNER, HIDDEN, 1),
+            ("up", INNER, HIDDEN, 1),
+            ("down", HIDDEN, INNER, 16),
+        ):
+            weight = torch.randint(-128, 128, (rows // 2, columns), dtype=torch.int8)
+            tensors[expert, part, "weight"] = weight
+            tensors[expert, part, "weight_scale"] = torch.rand(rows, 1)
+            tensors[expert, part, "weight_offset"] = torch.zeros(rows, 1)
+            tensors[expert, part, "scale_bias"] = torch.randn(rows, parts)
+    return tensors
+
+
+@pytest.mark.parametrize("by_expert", [False, True])
+@pytest.mark.parametrize("number", range(RANKS))
+def test_int4_experts(number: int, by_expert: bool):
+    tensors = int4_tensors()
+    with rank(number, by_expert=by_expert):
+        from ascend_recipes.moe.experts import Int4Experts
+
+        module = Int4Experts(
+            num_experts=EXPERTS, hidden_size=HIDDEN, intermediate_size=INNER, limit=10.0
+        )
+    for key, tensor in tensors.items():
+        module.load(*key, tensor)
+    assert module.missing() == []
+    own = range(2 * number, 2 * number + 2) if by_expert else range(EXPERTS)
+    part = slice(None) if by_expert else slice(INNER // 2 * number, INNER // 2 * (number + 1))
+    pairs = slice(None) if by_expert else slice(INNER // 4 * number, INNER // 4 * (number + 1))
+    biases = slice(None) if by_expert else slice(8 * number, 8 * (number + 1))
+    for index, expert in enumerate(own):
+        gate, up, down = (
+            {leaf: tensors[expert, name, leaf] for leaf in module.leaves}
+            for name in ("gate", "up", "down")
+        )
+        expected = {
+            "gate_up_weight": torch.cat((gate["weight"][pairs], up["weight"][pairs])).t(),
+            "down_weight": down["weight"][:, part].t(),
+            "down_weight_scale": down["weight_scale"].flatten(),
+            "down_scale_bias": down["scale_bias"][:, biases].sum(1),
+        }
+        for leaf in ("weight_scale", "scale_bias"):
+            both = torch.cat((gate[leaf][part], up[leaf][part]))
+            expected[f"gate_up_{leaf}"] = both.flatten()
+        for name, numbers in expected.items():
+            assert torch.equal(module.get_parameter(name)[index], numbers), (expert, name)
 
 
 def test_other_blocks_are_refused():
