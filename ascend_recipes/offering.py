@@ -5,15 +5,23 @@ are where their finding goes and no error comes; with the words against the new 
 where that helps; and otherwise not at all.
 """
 
+from __future__ import annotations
+
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from ascend_recipes.errors import Finding, Severity
-from ascend_recipes.trial import Trial, override_words
+from ascend_recipes.plan import PlannedLaunch
+from ascend_recipes.rules import check_installed
+from ascend_recipes.trial import Bench, Trial, override_words
 from ascend_recipes.words import split_override
+
+if TYPE_CHECKING:
+    from ascend_recipes.machine import InstalledVersions
 
 _ROUNDS = 4
 """How often the words against errors that a fix brings are appended to it."""
@@ -86,6 +94,34 @@ def hold_fixes(bench: Judge, words: Sequence[str], found: Trial) -> tuple[Findin
     findings = (*found.findings, *_hidden(bench, words, (), found))
     offer = Offer(bench, tuple(words), findings)
     return tuple(offer.hold(item) for item in findings)
+
+
+def hold_misfits(
+    planned: PlannedLaunch,
+    installed: InstalledVersions,
+    words: Sequence[str],
+    config_dirs: Iterable[Path],
+) -> tuple[Finding, ...]:
+    """What of a machine does not fit, with fixes that hold there and add no error anywhere.
+
+    Args:
+        planned: the recipe.
+        installed: what the machine has.
+        words: the recipe as typed.
+        config_dirs: further folders with recipes and presets.
+    """
+    bench = Bench(tuple(config_dirs))
+
+    def judge(words: Sequence[str], added: Sequence[str] = ()) -> Trial:
+        trial = bench(words, added)
+        if trial.planned is None:
+            return trial
+        misfits = check_installed(trial.planned.resolved, installed)
+        return replace(trial, findings=(*trial.findings, *misfits))
+
+    misfits = tuple(check_installed(planned.resolved, installed))
+    offer = Offer(judge, tuple(words), (*planned.findings, *misfits))
+    return tuple(offer.hold(item) for item in misfits)
 
 
 def _with_hidden(bench: Judge, words: Sequence[str], added: Sequence[str]) -> tuple[Finding, ...]:

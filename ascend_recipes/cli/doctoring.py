@@ -69,7 +69,8 @@ def _case(invocation: Invocation) -> tuple[Case, tuple[Check, ...]]:
     if not any(word.startswith("recipe=") for word in words):
         return replace(case, named_site=_site(words, folders)), ()
     try:
-        return replace(case, planned=planned_launch(words, folders)), ()
+        planned = planned_launch(words, folders)
+        return replace(case, planned=planned, words=words, config_dirs=folders), ()
     except RecipeError as error:
         if error.exit_code is not ExitCode.FINDINGS:
             raise

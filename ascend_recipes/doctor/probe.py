@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from ascend_recipes.doctor.host import Host
@@ -13,9 +14,9 @@ from ascend_recipes.findings import Phrase, finding
 from ascend_recipes.launch.deployment import Deployment, find_deployment
 from ascend_recipes.launch.environment import NATIVE
 from ascend_recipes.machine import InstalledVersions
+from ascend_recipes.offering import hold_misfits
 from ascend_recipes.plan import PlannedLaunch
 from ascend_recipes.registry.load import Registry
-from ascend_recipes.rules import check_installed
 from ascend_recipes.schema.site import SiteSpec
 
 FactsT = TypeVar("FactsT")
@@ -43,6 +44,10 @@ class Case:
     """Nodes that the user says this machine is; empty looks at its addresses."""
     named_site: SiteSpec | None = None
     """A site that is named without a recipe."""
+    words: tuple[str, ...] = ()
+    """The recipe as typed, behind which fixes are tried."""
+    config_dirs: tuple[Path, ...] = ()
+    """Further folders with recipes and presets."""
 
     @cached_property
     def smi(self) -> SmiReport | SmiFault | None:
@@ -77,7 +82,7 @@ class Case:
         """What the rules say about this machine beside the recipe."""
         if self.planned is None:
             return ()
-        return tuple(check_installed(self.planned.resolved, self.installed))
+        return hold_misfits(self.planned, self.installed, self.words, self.config_dirs)
 
     def misfits_of(self, *parts: str) -> tuple[Finding, ...]:
         """Those about some parts of what is installed."""

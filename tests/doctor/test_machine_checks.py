@@ -194,9 +194,14 @@ def test_a_site_without_a_recipe(tmp_path):
 
 
 # --- with a recipe ------------------------------------------------------------------------------
+def recipe(words):
+    """A recipe as the command has it: planned, and as it was typed."""
+    return {"planned": planned_launch(words, ()), "words": tuple(words)}
+
+
 @pytest.fixture(scope="module")
 def flash():
-    return planned_launch(("recipe=deepseek_v4_a3", "runtime=vllm_ascend"), ())
+    return recipe(("recipe=deepseek_v4_a3", "runtime=vllm_ascend"))
 
 
 def errors(checks):
@@ -204,7 +209,7 @@ def errors(checks):
 
 
 def test_a_recipe_on_its_machine_lacks_its_weights_only(tmp_path, flash):
-    checks = report(machine(tmp_path), planned=flash)
+    checks = report(machine(tmp_path), **flash)
     assert errors(checks) == {("checkpoint", "checkpoint.missing")}
     assert checks["ports"].value.startswith("8000 ")
     assert checks["recipe"].value == "deepseek_v4_a3"
@@ -224,67 +229,67 @@ def test_a_recipe_on_its_machine_lacks_its_weights_only(tmp_path, flash):
     ],
 )
 def test_what_keeps_a_recipe_from_its_machine(tmp_path, flash, change, check, id):
-    checks = report(machine(tmp_path, **change), planned=flash)
+    checks = report(machine(tmp_path, **change), **flash)
     assert (check, id) in errors(checks)
 
 
 def test_numbers_of_a_recipe_stand_in_the_findings(tmp_path, flash):
     host = machine(tmp_path, environ={"ASCEND_RT_VISIBLE_DEVICES": "0,1,2"})
-    said = findings(report(host, planned=flash))["npus", "doctor.too_few_dies"].message
+    said = findings(report(host, **flash))["npus", "doctor.too_few_dies"].message
     assert all(number in said for number in ("takes 16 dies", "3 may be used", "16 are there"))
-    busy = findings(report(machine(tmp_path, files={"proc/net/tcp": TCP}), planned=flash))
+    busy = findings(report(machine(tmp_path, files={"proc/net/tcp": TCP}), **flash))
     assert busy["ports", "doctor.port_taken"].fix == "serving.port=8001"
 
 
 def test_a_missing_package_comes_with_its_version(tmp_path, flash):
     versions = {"torch_npu": None, "vllm_ascend": None}
-    found = findings(report(machine(tmp_path, versions=versions), planned=flash))
+    found = findings(report(machine(tmp_path, versions=versions), **flash))
     npu, ascend = (found[part, "doctor.no_package"].fix for part in ("torch_npu", "vllm_ascend"))
     assert npu == 'pip install "torch-npu==2.10.0.post4"'
     assert ascend == 'pip install "vllm-ascend==0.27.1rc1"'
 
 
 def test_versions_that_differ_from_the_recipes_stand_at_their_part(tmp_path, flash):
-    checks = report(machine(tmp_path, versions={"triton_ascend": "3.2.0"}), planned=flash)
+    checks = report(machine(tmp_path, versions={"triton_ascend": "3.2.0"}), **flash)
     assert ("triton_ascend", "env.matrix") in findings(checks)
     assert ("recipe", "env.matrix") not in findings(checks)
 
 
 def test_a_recipe_that_wants_more_of_the_machine(tmp_path):
     words = ("recipe=deepseek_v4_a3", "runtime=vllm_ascend", "requires.free_disk_gb=900")
-    planned = planned_launch((*words, 'requires.driver=">=27"'), ())
-    found = findings(report(machine(tmp_path), planned=planned))
+    planned = recipe((*words, 'requires.driver=">=27"'))
+    found = findings(report(machine(tmp_path), **planned))
     assert ("disk", "env.disk") in found
     assert ("driver", "env.requires") in found
 
 
 def test_an_emulated_recipe_wants_no_npu(tmp_path):
-    planned = planned_launch(("recipe=deepseek_v4_a3", "device=emulated", "scale=tiny"), ())
+    planned = recipe(("recipe=deepseek_v4_a3", "device=emulated", "scale=tiny"))
     bare = {"ASCEND_HOME_PATH": None, "ATB_HOME_PATH": None}
     host = machine(tmp_path, smi=None, environ=bare, versions={"torch_npu": None, "driver": None})
-    checks = report(host, planned=planned)
+    checks = report(host, **planned)
     assert not {"npus", "driver", "cann", "torch_npu"} & {check for check, _ in findings(checks)}
 
 
 def test_roles_that_transfer_caches_want_locked_memory(tmp_path):
     site = "site.node_addresses=[10.0.0.1,10.0.0.2]"
     words = ("recipe=qwen3_5_27b_w8a8_a3_2n_pd", "runtime=vllm_ascend", site)
-    planned = planned_launch((*words, "site.network_interface=eth0"), ())
+    planned = recipe((*words, "site.network_interface=eth0"))
     host = machine(tmp_path, limits={"memlock": 65536})
-    checks = report(host, planned=planned, nodes=(0,))
+    checks = report(host, **planned, nodes=(0,))
     assert ("limits", "doctor.locked_memory") in findings(checks)
     assert checks["addresses"].value == "0"
     # The launcher looks for its node itself where none is named.
-    lost = report(host, planned=planned)
+    lost = report(host, **planned)
     assert ("addresses", "cluster.not_a_node") in findings(lost)
 
 
 @pytest.mark.parametrize(("reserved", "told"), [("0", True), ("200000", False)])
 def test_a_pool_in_host_memory_wants_large_pages(tmp_path, reserved, told):
     pool = 'roles.serve.transfer={"connector":"AscendStoreConnector"}'
-    planned = planned_launch(("recipe=qwen3_5_27b_a2", "runtime=vllm_ascend", pool), ())
+    planned = recipe(("recipe=qwen3_5_27b_a2", "runtime=vllm_ascend", pool))
     files = {"proc/sys/vm/nr_hugepages": f"{reserved}\n"}
-    found = findings(report(machine(tmp_path, smi="a2", files=files), planned=planned))
+    found = findings(report(machine(tmp_path, smi="a2", files=files), **planned))
     assert (("large_pages", "doctor.large_pages") in found) is told
     if told:
         fix = found["large_pages", "doctor.large_pages"].fix
@@ -301,6 +306,14 @@ def test_ports_that_the_recipe_itself_would_bind_twice(tmp_path):
     site = "site.node_addresses=[10.0.0.1,10.0.0.2]"
     words = ("recipe=qwen3_5_27b_w8a8_a3_2n_pd", "runtime=vllm_ascend", site)
     words = (*words, "site.network_interface=eth0", "site.port_base=8000")
-    planned = planned_launch(words, ())
-    checks = report(machine(tmp_path), planned=planned, nodes=(0,))
+    planned = recipe(words)
+    checks = report(machine(tmp_path), **planned, nodes=(0,))
     assert ("ports", "cluster.port_clash") in findings(checks)
+
+
+def test_a_fix_is_tried_on_the_machine(tmp_path):
+    """Another generation has other dies a node: what is offered brings its nodes."""
+    planned = recipe(("recipe=deepseek_v4_a3_pd", "runtime=vllm_ascend"))
+    found = findings(report(machine(tmp_path, smi="a2"), **planned))
+    (item,) = {item for (_, id), item in found.items() if id == "image.machine"}
+    assert item.fix == "hardware=a2 roles.decode.nodes=2 roles.prefill.nodes=2"
