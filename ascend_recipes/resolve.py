@@ -190,7 +190,7 @@ def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolved
     model = registry.models[recipe.model]
     hardware = registry.hardware[recipe.hardware]
     runtime = registry.runtimes[recipe.runtime.kind]
-    checkpoint = _checkpoint(recipe, model)
+    checkpoint = _checkpoint(recipe, model, registry)
     published = {**model.config, **checkpoint.config}
     config, tiny_fields = _effective_config(recipe, model, published)
     drafter = _drafter(recipe, model)
@@ -223,21 +223,31 @@ def look_up(recipe: Recipe, registry: Registry, source_of: SourceOf) -> Resolved
     )
 
 
-def _checkpoint(recipe: Recipe, model: ModelRow) -> CheckpointFacts:
+def _checkpoint(recipe: Recipe, model: ModelRow, registry: Registry) -> CheckpointFacts:
     variant = recipe.checkpoint.variant
     if variant not in model.checkpoints:
-        quant = "bf16" if recipe.quant.kind == "none" else recipe.quant.kind
-        same = [key for key, facts in model.checkpoints.items() if facts.format == quant]
         unknown = finding(
             "checkpoint.unknown_variant",
             at="checkpoint.variant",
-            fix=f"checkpoint.variant={(same or list(model.checkpoints))[0]}",
+            fix=f"checkpoint.variant={_likeliest(recipe, model, registry)}",
             model=recipe.model,
             variant=variant,
             options=sorted(model.checkpoints),
         )
         raise RecipeError((unknown,))
     return model.checkpoints[variant]
+
+
+def _likeliest(recipe: Recipe, model: ModelRow, registry: Registry) -> str:
+    """The variant in the recipe's format, else the smallest weights that the hardware runs."""
+    quant = "bf16" if recipe.quant.kind == "none" else recipe.quant.kind
+    formats = {key: facts.format for key, facts in model.checkpoints.items()}
+
+    def rank(key: str) -> tuple[bool, bool, float]:
+        row = registry.quantization[formats[key]]
+        return formats[key] != quant, recipe.hardware not in row.hardware, row.weight_bits
+
+    return min(formats, key=rank)
 
 
 def _drafter(recipe: Recipe, model: ModelRow) -> DrafterFacts | None:

@@ -92,12 +92,14 @@ def _gib(size: int) -> float:
 
 
 def _smaller(resolved: ResolvedRecipe) -> str:
-    """The next tensor-parallel size, or number of nodes, with room for the planner; or nothing."""
+    """Spread experts, the next tensor-parallel size or number of nodes with room; or nothing."""
     from ascend_recipes.memory.forecast import changed, forecast, smallest_nodes
     from ascend_recipes.memory.views import role_view
     from ascend_recipes.planning.degrees import legal_tp
 
     view, parallel = role_view(resolved), resolved.recipe.parallel
+    if not parallel.ep and forecast(changed(view, "parallel", ep=True)).verdict == "fits":
+        return "parallel.ep=true"
     per_node, stage = resolved.hardware.dies_per_node, parallel.tp * parallel.pp
     dies = resolved.recipe.nodes * per_node // (parallel.dp * parallel.pp)
     dies = min(dies, resolved.quantization.max_tp or dies)

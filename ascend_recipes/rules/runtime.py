@@ -26,7 +26,7 @@ def _more_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
     if roles.total() > 1:
         one = recipe.scale.kind == "tiny" and len(roles) == 1
         yield finding(
-            "cluster.native_one_node",
+            "runtime.one_node",
             at="nodes" if len(roles) == 1 else "roles",
             fix="nodes=1" if one else f"ascend-run recipe={recipe.name} runtime=vllm_ascend",
             roles=[f"{role} x {count}" for role, count in roles.items()],
