@@ -78,5 +78,10 @@ def following(recorded: Sequence[dict[str, Any]]) -> Iterator[Tape]:
     assert rounded == tape.taken & rounded, sorted(rounded - tape.taken)
 
 
+def is_playing() -> bool:
+    """Whether models follow a tape, which holds whole sequences."""
+    return bool(_playing)
+
+
 def followed(key: str, own: Tensor) -> Tensor:
     return _playing[-1].take(key, own) if _playing else own

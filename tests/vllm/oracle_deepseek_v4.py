@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ascend_recipes.torchvision_schemas import define_missing_schemas
 from tests.vllm.conftest import Engine
-from tests.vllm.following import followed
+from tests.vllm.following import followed, is_playing
 from tests.vllm.oracle import dense
 from tests.vllm.oracle_int8 import dequantized, int8_rows, quantize_layer
 
@@ -61,7 +61,8 @@ def oracle_logits(
     scratch: Path,
 ) -> Tensor:
     """As `logits_of`, for a checkpoint and what the recipe rounds."""
-    compute = logits_of if len(prompt) + len(tokens) <= CHUNK else logits_in_chunks
+    whole = is_playing() or len(prompt) + len(tokens) <= CHUNK
+    compute = logits_of if whole else logits_in_chunks
     return compute(oracle_model(checkpoint, rounding, scratch), prompt, tokens)
 
 
