@@ -20,6 +20,8 @@ from tests.vllm.quantized_order import MODELSLIM, ROUTED, quantized_modules
 
 EXPERT = re.compile(r"\.experts\.\d+\.w[123]$")
 SHARED = re.compile(r"\.shared_experts\.w[13]$")
+SPLIT_INPUTS = ("self_attn.o_b_proj", "mlp.shared_experts.down_proj")
+"""Layers of which every rank has a part of the inputs; of others a part of the outputs, or all."""
 
 
 def swapped(first: str, second: str) -> dict[str, str]:
@@ -82,21 +84,53 @@ def fake_quantized(x: Tensor) -> Tensor:
     return rows * scale.unsqueeze(-1)
 
 
-def quantize_layer(layer: nn.Module, number: int, checkpoint: Path) -> None:
-    """Round what goes into the quantized layers of a decoder layer of transformers."""
-    for module, call in quantized_modules(layer, MODELSLIM).values():
-        module.register_forward_pre_hook(rounding_hook(f"{number}.dynamic_quant.{call}"))
-    experts = IntegerExperts(read_tensors(checkpoint, f"layers.{number}.ffn.experts."))
+def quantize_layer(
+    layer: nn.Module, number: int, checkpoint: Path, *, ranks: int = 1, by_expert: bool = True
+) -> None:
+    """Round what goes into the quantized layers of a decoder layer of transformers.
+
+    Where the inputs of a layer are split, every rank scales its part of a row.
+
+    Args:
+        layer: the decoder layer.
+        number: which it is.
+        checkpoint: integers and scales of its experts.
+        ranks: over how many the model is split.
+        by_expert: whether experts lie on one rank each; else each rank has a part of each.
+    """
+    for name, (module, call) in quantized_modules(layer, MODELSLIM).items():
+        parts = ranks if name in SPLIT_INPUTS else 1
+        module.register_forward_pre_hook(rounding_hook(f"{number}.dynamic_quant.{call}", parts))
+    tensors = read_tensors(checkpoint, f"layers.{number}.ffn.experts.")
+    count = 1 if by_expert else ranks
+    experts = [
+        IntegerExperts(
+            {name: part_of_rank(name, item, rank, count) for name, item in tensors.items()}
+        )
+        for rank in range(count)
+    ]
     key = f"{number}.moe_init_routing.0"
 
     def routed(x_TH: Tensor, ids_TK: Tensor, weights_TK: Tensor) -> Tensor:
-        return experts.apply(followed(key, x_TH), weights_TK, ids_TK)[0]
+        rows = followed(key, x_TH)
+        return torch.stack([part.apply(rows, weights_TK, ids_TK)[0] for part in experts]).sum(0)
 
     layer.get_submodule(ROUTED).forward = routed
 
 
-def rounding_hook(key: str) -> Any:
-    return lambda _, inputs: (fake_quantized(followed(key, inputs[0])),)
+def part_of_rank(name: str, tensor: Tensor, rank: int, ranks: int) -> Tensor:
+    """Outputs of gate and up, inputs of down; the bias of scales is stored in parts of inputs."""
+    axis = 1 if ".w2." in name else 0
+    whole = axis and tensor.shape[axis] == 1
+    return tensor if whole else tensor.chunk(ranks, axis)[rank]
+
+
+def rounding_hook(key: str, parts: int) -> Any:
+    def rounded(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        rows = followed(key, inputs[0]).unflatten(-1, (parts, -1))
+        return (fake_quantized(rows).flatten(-2),)
+
+    return rounded
 
 
 def dequantized(checkpoint: Path, scratch: Path) -> Path:
