@@ -2,16 +2,17 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import jsonschema
 import pytest
-import yaml
 
 from ascend_recipes.commands.schema import json_schema, schema_names
 from ascend_recipes.docs.files import generated_files
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.paths import data_root
+from ascend_recipes.yaml_files import parse_yaml
 from tests.conftest import plan_of
 
 ROOT = data_root()
@@ -42,14 +43,18 @@ def test_no_generated_schema_is_left_over(generated: dict[Path, str]):
     assert {path for folder in folders for path in folder.iterdir()} <= set(generated)
 
 
+@cache
+def validator_of(schema_file: Path) -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads(schema_file.read_text(encoding="utf-8")))
+
+
 @pytest.mark.parametrize("path", HINTED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_file_names_its_schema_for_editors_and_fits_it(path: Path):
     text = path.read_text(encoding="utf-8")
     found = HINT.search(text)
     assert found is not None
     schema_file = (path.parent / found[1]).resolve()
-    tree = yaml.safe_load(text)
-    jsonschema.validate(tree, json.loads(schema_file.read_text(encoding="utf-8")))
+    validator_of(schema_file).validate(parse_yaml(path))
 
 
 @pytest.mark.parametrize("name", schema_names())
