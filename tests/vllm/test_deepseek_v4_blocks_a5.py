@@ -16,10 +16,12 @@ import pytest
 
 from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.block_drafts import (
+    GAIN,
     LEAST,
     LOGIT_TOLERANCE,
     NUM_TOKENS,
-    ONLY_DRAFTS,
+    assert_the_recipe_drafts,
+    assert_zeros_change_tokens_or_drafts,
     compare_blocks,
     drafts_of,
 )
@@ -30,7 +32,6 @@ from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import prompt_of
 from tests.vllm.oracle_a5 import a5_logits, a5_model, difference
 from tests.vllm.oracle_block_draft import BlockDraftOracle
-from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 
 pytestmark = pytest.mark.vllm
 
@@ -44,9 +45,6 @@ NUM_BLOCKS = 25
 """Blocks whose logits are compared; each costs the oracle a pass."""
 
 PUBLISHED = (RECIPE, RAW, "scheduler.max_num_seqs=2")
-
-GAIN = 2.0
-"""Some drafts are accepted, and what attention and experts add still decides most tokens."""
 
 
 @dataclass(frozen=True)
@@ -123,27 +121,8 @@ def test_draft_logits(taped: Taped, checkpoint: Path, scratch: Path):
 
 
 def test_the_recipe_drafts_with_nothing_relaxed_but_sizes(as_published: Engine):
-    plan = as_published.planned.plan
-    assert plan.relaxed == ("shape.small",)
-    assert (plan.drafter.kind, plan.engine["dtype"]) == ("dspark", "bfloat16")
-    prompts = [prompt_of(length, seed=length) for length in (3, 60)]
-    first = as_published.generate(prompts, max_tokens=12, logits=False)
-    again = as_published.generate(prompts, max_tokens=12, logits=False)
-    assert [answer["tokens"] for answer in first] == [answer["tokens"] for answer in again]
-    assert min(drafts_of(as_published)) > 0
-    assert sum(as_published.replay_counts().values()) > 0
-
-
-def test_every_planned_binding_is_called(as_published: Engine):
-    as_published.generate([prompt_of(5, seed=1)], max_tokens=2, temperature=1.0, top_k=5)
-    (calls,) = as_published.record_calls()
-    assert set(calls) == set(as_published.planned.plan.operations)
-    assert {name for name, count in calls.items() if count == 0} == set()
+    assert_the_recipe_drafts(as_published)
 
 
 def test_zeroing_any_binding_changes_tokens_or_drafts(as_published: Engine):
-    # Longer than what the indexer selects, and not what embeddings alone decide.
-    effects = effects_of_zeros(as_published, prompt_of(150, seed=905))
-    assert effects.nothing == set()
-    assert effects.drafts == ONLY_DRAFTS
-    assert effects.refused == REFUSED_AS_ZEROS
+    assert_zeros_change_tokens_or_drafts(as_published, seed=905)
