@@ -320,8 +320,9 @@ def _provenance(files: Iterable[LayerFile]) -> dict[str, tuple[Source, ...]]:
     """For every leaf that files set, the lines that do, in the order of merging."""
     layers: dict[str, list[Source]] = {}
     for path, prefix in files:
+        origin = display_path(path)
         for keys, line in _set_leaves(path, prefix):
-            layers.setdefault(keys, []).append(Source(origin=display_path(path), line=line))
+            layers.setdefault(keys, []).append(Source(origin=origin, line=line))
     return {key: tuple(sources) for key, sources in layers.items()}
 
 

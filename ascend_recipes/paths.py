@@ -1,6 +1,7 @@
 """Where data folders and caches live. A checkout is preferred over the packaged copy."""
 
 import os
+from functools import cache, lru_cache
 from pathlib import Path
 
 PLAN_VARIABLE = "ASCEND_RECIPES_PLAN"
@@ -9,6 +10,7 @@ PLAN_VARIABLE = "ASCEND_RECIPES_PLAN"
 PACKAGE = Path(__file__).resolve().parent
 
 
+@cache
 def data_root() -> Path:
     """Folder that holds `recipes/`, `registry/` and `ops/`.
 
@@ -36,7 +38,12 @@ def site_locations() -> tuple[Path, ...]:
 
 def display_path(path: Path) -> str:
     """Path as shown to people: relative to the data root or the working directory if inside."""
-    for base in (data_root(), Path.cwd()):
+    return _shown(path, data_root(), Path.cwd())
+
+
+@lru_cache(maxsize=4096)
+def _shown(path: Path, *bases: Path) -> str:
+    for base in bases:
         if path.is_relative_to(base):
             return path.relative_to(base).as_posix()
     return path.as_posix()
