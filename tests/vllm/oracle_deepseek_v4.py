@@ -40,9 +40,11 @@ def oracle_model(checkpoint: Path, rounding: Rounding, scratch: Path) -> Any:
     from transformers import DeepseekV4ForCausalLM
 
     folder = dequantized(checkpoint, scratch) if rounding == "modelslim" else checkpoint
-    model = DeepseekV4ForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
+    model, loaded = DeepseekV4ForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
+    # Every tensor under the name that transformers looks for; of the drafter it wants none.
+    assert not any(loaded.values()), loaded
     for number, layer in enumerate(model.model.layers):
         for module in list(layer.modules()):
             if type(module).__name__ == "DeepseekV4IndexerScorer" and rounding != "float":
