@@ -126,7 +126,8 @@ def _end(pid: int) -> int:
         if ended:
             return status
         time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
+    # A host leads a group: processes of its engine would stay otherwise, gigabytes each.
+    os.killpg(pid, signal.SIGKILL)
     return os.waitpid(pid, 0)[1]
 
 
