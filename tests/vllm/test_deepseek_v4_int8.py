@@ -29,6 +29,7 @@ from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
 pytestmark = pytest.mark.vllm
 
 RECIPE = "recipe=deepseek_v4_a3"
+INT4_RECIPE = "recipe=deepseek_v4_pro_a3_2n"
 
 NAMES = Path(__file__).with_name("deepseek_v4_names.txt")
 
@@ -83,7 +84,10 @@ def checkpoint_of(engine: Engine) -> Path:
     return Path(engine.planned.plan.model.checkpoint)
 
 
-def test_tensors_have_the_published_names(plan: Callable[..., PlannedLaunch]):
+@pytest.mark.parametrize(("recipe", "int4"), [(RECIPE, False), (INT4_RECIPE, True)])
+def test_tensors_have_the_published_names(
+    plan: Callable[..., PlannedLaunch], recipe: str, int4: bool
+):
     lines = NAMES.read_text(encoding="utf-8").splitlines()
     stored = dict(line.split() for line in lines if not line.startswith("#"))
     int8 = {name for name, kind in stored.items() if kind == "int8"}
@@ -91,7 +95,10 @@ def test_tensors_have_the_published_names(plan: Callable[..., PlannedLaunch]):
         *stored,
         *(f"{name}_{leaf}" for name in int8 for leaf in ("scale", "offset")),
     }
-    checkpoint = tiny_checkpoint(plan(*TINY, RECIPE, *FLOAT32, RAW))
+    if int4:
+        routed = {name for name in int8 if ".ffn.experts." in name}
+        expected |= {name.replace(".weight", ".scale_bias") for name in routed}
+    checkpoint = tiny_checkpoint(plan(*TINY, recipe, *FLOAT32, RAW))
     tensors = read_tensors(checkpoint, "")
     numbered = {re.sub(r"(layers|mtp)\.\d+", r"\1.N", name): name for name in tensors}
     names = {re.sub(r"experts\.\d+", "experts.E", short): name for short, name in numbered.items()}
