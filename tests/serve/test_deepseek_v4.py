@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.serve, pytest.mark.vllm]
 
 WORDS = ("recipe=deepseek_v4_a3", "device=emulated", "scale=tiny")
 MODEL = "deepseek_v4_flash"
+PARSERS = ("tool-call-parser", "reasoning-parser")
 NUM_TOKENS = 12
 
 
@@ -48,6 +49,38 @@ def test_chat(server):
     texts = [message.content or getattr(message, "reasoning", None) for message in said]
     assert texts[0]
     assert texts[0] == texts[1]
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather_of_a_city",
+        "description": "The weather of a city, now.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+
+
+def test_tools_reach_the_model(server):
+    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120) as client:
+        plain, armed = (
+            client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "Rain?"}],
+                max_tokens=2,
+                temperature=0,
+                **more,
+            )
+            for more in ({}, {"tools": [TOOL], "tool_choice": "auto"})
+        )
+    described = len(json.dumps(TOOL["function"]).encode())
+    assert armed.usage.prompt_tokens > plain.usage.prompt_tokens + described / 2
+
+
+def test_server_has_the_parsers_of_the_family(server):
+    argv = json.loads((Path(server.ready["run_folder"]) / "argv.json").read_text())
+    wanted = {f"--{name}=deepseek_v4" for name in ("tokenizer-mode", *PARSERS)}
+    assert wanted | {"--enable-auto-tool-choice"} <= set(argv)
 
 
 def test_receipts_count_drafts(server):
