@@ -77,3 +77,12 @@ def test_preempted_requests_with_drafts(pro: Engine, scratch: Path):
     assert pro.counter("vllm:num_preemptions") > before
     for prompt, answer in zip(prompts, answers, strict=True):
         assert_chooses_and_matches(pro, prompt, answer, "float", scratch)
+
+
+def test_every_planned_binding_is_called(pro: Engine):
+    # One draft is judged greedily, one by chance.
+    for temperature in (0.0, 1.0):
+        pro.generate([prompt_of(40, seed=1)], max_tokens=2, temperature=temperature, top_k=5)
+    (calls,) = pro.record_calls()
+    assert set(calls) == set(pro.planned.plan.operations)
+    assert [name for name, count in calls.items() if count == 0] == []
