@@ -20,9 +20,11 @@ def main() -> None:
     request = json.loads((plan_path.parent / "prompts.json").read_text(encoding="utf-8"))
 
     # Deferred: spawned processes import this module as their main module and need none of it.
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, EngineArgs, SamplingParams
 
-    engine = LLM(**plan.engine)
+    # Further arguments may be the server's alone, such as its defaults for chat templates.
+    known = EngineArgs.__dataclass_fields__
+    engine = LLM(**{name: value for name, value in plan.engine.items() if name in known})
     sampling = SamplingParams(temperature=0.0, max_tokens=request["max_tokens"])
     results = engine.generate(request["prompts"], sampling, use_tqdm=False)
     engine.collective_rpc("record_calls")

@@ -14,12 +14,27 @@ pytestmark = [pytest.mark.serve, pytest.mark.vllm]
 PROMPTS = ("你好，世界", "Hello, world", "it's", "a=b", '{"a":1}', "${x}", "🙂", "two\nlines")
 
 
+OF_SERVERS = "extra_args.default_chat_template_kwargs={enable_thinking: false}"
+"""An argument that an engine without a server has no use for, and does not stop at."""
+
+
 @pytest.fixture(scope="module")
 def generated():
     flags = [word for prompt in PROMPTS for word in ("--prompt", prompt)]
     code = "import sys; from ascend_recipes.cli.main import main; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, "generate", *TINY, "--json", "--max-tokens", "6", *flags],
+        [
+            sys.executable,
+            "-c",
+            code,
+            "generate",
+            *TINY,
+            OF_SERVERS,
+            "--json",
+            "--max-tokens",
+            "6",
+            *flags,
+        ],
         capture_output=True,
         text=True,
         env=environment(),
