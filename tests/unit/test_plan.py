@@ -138,3 +138,32 @@ def test_choices_that_the_native_runtime_does_not_perform_are_called_idle(plan, 
 
 def test_server_binds_to_loopback(plan):
     assert plan().plan.server["host"] == "127.0.0.1"
+
+
+def test_an_extra_argument_stands_beside_the_fields_of_the_plan(plan):
+    words = (
+        "recipe=deepseek_v4_a3",
+        "+extra_args.speculative_config.disable_eagle_block_drop=true",
+    )
+    planned = plan(*words)
+    assert planned.plan.engine["speculative_config"] == {
+        "method": "mtp",
+        "num_speculative_tokens": 1,
+        "enforce_eager": True,
+        "disable_eagle_block_drop": True,
+    }
+    assert "engine.speculative_config.disable_eagle_block_drop" in planned.reasons
+
+
+@pytest.mark.parametrize(
+    ("words", "interval"),
+    [
+        (("recipe=deepseek_v4_a3",), 4096),
+        # All prefixes: where blocks of every cache end, of which the longest has 128 * 128 tokens.
+        (("recipe=deepseek_v4_pro_a3_2n",), 128 * 128),
+        (("recipe=deepseek_v4_pro_a3_2n", "cache.block_size=64"), 64 * 128),
+        (("recipe=deepseek_v4_a3", "cache.prefix_caching=false"), None),
+    ],
+)
+def test_where_cached_prefixes_may_end_is_not_left_to_a_default(plan, words, interval):
+    assert plan(*words).plan.engine.get("prefix_cache_retention_interval") == interval
