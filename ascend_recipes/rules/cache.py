@@ -177,10 +177,11 @@ def kept_prefixes_can_end(resolved: ResolvedRecipe) -> Iterator[Finding]:
 def _alignment(resolved: ResolvedRecipe) -> int | None:
     """Tokens in whose multiples cached prefixes end.
 
-    None where the model or the generation has no such caches, which other rules say.
+    None where the model or the generation has no such caches, or blocks are too small for them,
+    which other rules say.
     """
     try:
-        return cache_alignment(resolved)
+        return cache_alignment(resolved) or None
     except KeyError:
         return None
 
