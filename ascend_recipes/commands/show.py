@@ -139,8 +139,13 @@ def _status(planned: PlannedLaunch) -> str:
     verified = [run for run in planned.resolved.model.verified if run.recipe == planned.plan.recipe]
     if verified:
         return "; ".join(f"{run.runtime} {run.vllm} on {run.date}" for run in verified)
-    ids = {item.id for item in planned.blockers}
-    if ids <= {"runtime.unverified"}:
+    blockers = {item.id: item.message for item in planned.blockers}
+    blockers.pop("runtime.unverified", None)
+    if not blockers:
         return "native runtime, emulated; no run on an NPU has been recorded"
-    missing = sorted(item.message for item in planned.blockers if item.id != "runtime.unverified")
-    return f"planned only: {'; '.join(missing)}"
+    missing = "; ".join(sorted(blockers.values()))
+    # A tiny model has one replica.
+    emulated = blockers.keys() == {"runtime.replicated_experts"}
+    return (
+        f"{'native runtime, emulated with one replica' if emulated else 'planned only'}: {missing}"
+    )

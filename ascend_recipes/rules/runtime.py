@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from ascend_recipes.errors import Finding
 from ascend_recipes.findings import finding
+from ascend_recipes.planning.dispatch import expert_layout
 from ascend_recipes.planning.nodes import deployment_nodes
 from ascend_recipes.resolve import ResolvedRecipe
 from ascend_recipes.rules.hardware import missing_backends, reference_operations
@@ -14,6 +15,7 @@ def launch_blockers(resolved: ResolvedRecipe) -> Iterator[Finding]:
     """What stops a launch although the plan is sound: missing implementations, missing evidence."""
     if resolved.recipe.runtime.kind == "native":
         yield from _more_nodes(resolved)
+        yield from _replicated_experts(resolved)
         missing = tuple(_missing_implementations(resolved))
         yield from missing or _slow_operations(resolved)
         yield from _missing_evidence(resolved)
@@ -30,6 +32,19 @@ def _more_nodes(resolved: ResolvedRecipe) -> Iterator[Finding]:
             at="nodes" if len(roles) == 1 else "roles",
             fix="nodes=1" if one else f"ascend-run recipe={recipe.name} runtime=vllm_ascend",
             roles=[f"{role} x {count}" for role, count in roles.items()],
+        )
+
+
+def _replicated_experts(resolved: ResolvedRecipe) -> Iterator[Finding]:
+    """Routed experts of the native runtime exchange no tokens between replicas."""
+    recipe = resolved.recipe
+    if recipe.parallel.dp > 1 and resolved.model.native and expert_layout(resolved).experts:
+        instead = f"ascend-run recipe={recipe.name} runtime=vllm_ascend"
+        yield finding(
+            "runtime.replicated_experts",
+            at="parallel.dp",
+            fix="parallel.dp=1" if recipe.scale.kind == "tiny" else instead,
+            dp=recipe.parallel.dp,
         )
 
 

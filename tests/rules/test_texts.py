@@ -280,7 +280,7 @@ def _cites(line: str) -> bool:
 
 def test_a_plan_without_findings_reads_no_texts():
     findings._family.cache_clear()
-    planned_launch([RECIPE, "accept_unverified=true"], ())
+    planned_launch(["recipe=qwen3_5_27b_a2", "accept_unverified=true"], ())
     assert findings._family.cache_info().currsize == 0
 
 

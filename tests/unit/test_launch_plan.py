@@ -206,7 +206,7 @@ def test_another_vllm_version(tiny):
 
 def test_many_nodes_are_refused_before_anybody_fills_in_a_site(plan):
     pair = plan("recipe=deepseek_v4_a3_pd", "accept_unverified=true").blockers
-    assert [item.id for item in pair] == ["runtime.one_node"]
+    assert [item.id for item in pair] == ["runtime.one_node", "runtime.replicated_experts"]
     assert "prefill x 1, decode x 1" in pair[0].message
     assert pair[0].fix == "ascend-run recipe=deepseek_v4_a3_pd runtime=vllm_ascend"
     tiny = ("recipe=deepseek_v4_pro_a3_2n", "device=emulated", "scale=tiny")
