@@ -137,10 +137,24 @@ def render_sweep(rows: Iterable[tuple[Sequence[str], bool, str]]) -> Table:
 
 def _layers(planned: PlannedLaunch) -> Table:
     patterns = dict.fromkeys(layer.pattern for layer in planned.plan.layers)
-    table = new_table(f"layers: {'; '.join(patterns)}", "count", "backend", "cache")
+    # What vllm-ascend rotates is its own affair: it stretches every kind of these layers.
+    native = planned.resolved.recipe.runtime.kind == "native"
+    rotary = planned.resolved.model.rotary if native else {}
+    columns = ("count", "backend", *(("rotary",) if rotary else ()), "cache")
+    table = new_table(f"layers: {'; '.join(patterns)}", *columns)
     for layer in planned.plan.layers:
-        table.add_row(layer.kind, str(layer.count), layer.backend, layer.cache)
+        turned = (_rotary(planned, layer.kind),) if rotary else ()
+        table.add_row(layer.kind, str(layer.count), layer.backend, *turned, layer.cache)
     return table
+
+
+def _rotary(planned: PlannedLaunch, kind: str) -> str:
+    """Base of a kind's rotation and how it is stretched."""
+    facts, config = planned.resolved.model.rotary[kind], planned.resolved.model.config
+    scaling = config[facts.scaling] if facts.scaling else None
+    if not isinstance(scaling, dict):
+        return f"base {config[facts.theta]}"
+    return f"base {config[facts.theta]}, {scaling['rope_type']} x{scaling['factor']}"
 
 
 def _mapping(

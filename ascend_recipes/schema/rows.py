@@ -36,6 +36,15 @@ class LayerFacts(Spec):
     count: Count
 
 
+class RotaryFacts(Spec):
+    """How layers of a kind rotate positions, by the fields of the configuration that say it."""
+
+    theta: str
+    """Field of the base."""
+    scaling: str | None = None
+    """Field of the stretching to longer contexts; none where it is not for these layers."""
+
+
 class DrafterFacts(Spec):
     """A drafter that the checkpoint carries."""
 
@@ -86,6 +95,8 @@ class ModelRow(FactRow):
     layers: tuple[LayerFacts, ...]
     layer_pattern: str
     """Order of the layer kinds, for people."""
+    rotary: dict[Name, RotaryFacts] = Field(default_factory=dict)
+    """By layer kind, those of drafters too; empty where all layers rotate alike."""
     traits: tuple[Name, ...] = ()
     """Properties that hooks and rules ask for by name, for example `gated_delta_net`."""
     attention_kinds: tuple[Name, ...]

@@ -49,6 +49,12 @@ def test_model_row_refers_to_rows_that_exist(key):
     assert sum(layer.count for layer in row.layers) == row.config["num_hidden_layers"]
     served = {kind for name in REGISTRY.backends for kind in REGISTRY.backends[name].layer_kinds}
     assert {layer.kind for layer in row.layers} <= served
+    if row.rotary:
+        drafted = {facts.layer_kind for facts in row.drafters.values()}
+        assert set(row.rotary) == {*(layer.kind for layer in row.layers), *drafted}
+        fields = {*(facts.theta for facts in row.rotary.values())}
+        fields |= {facts.scaling for facts in row.rotary.values() if facts.scaling}
+        assert fields <= set(row.config)
     assert row.verified == ()
     if row.native:
         assert (PACKAGE / "models" / row.family).is_dir()
