@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ascend_recipes.cli.pipeline import planned_launch
-from ascend_recipes.compose import recipe_names
+from ascend_recipes.compose import compose_recipe, recipe_names
 from ascend_recipes.errors import ExitCode, RecipeError
 from ascend_recipes.launch.environment import child_environment
 from ascend_recipes.registry.load import load_registry
@@ -95,8 +95,19 @@ def time_plan(recipe: str, runs: int) -> Timing:
 
 def time_refusal(recipe: str, runs: int) -> Timing:
     """Cold `ascend-run plan` of a recipe that cannot be."""
-    command = [*_COMMAND, "plan", f"recipe={recipe}", MISTAKE]
+    command = [*_COMMAND, "plan", f"recipe={recipe}", *_mistakes(recipe)]
     return median(timed(command, code=ExitCode.FINDINGS) for _ in range(runs))
+
+
+def _mistakes(recipe: str) -> list[str]:
+    """The mistake in the common part and in every role that has its own degree."""
+    roles = compose_recipe([f"recipe={recipe}"]).tree.get("roles")
+    own = [
+        f"roles.{name}"
+        for name, role in (roles.items() if isinstance(roles, dict) else ())
+        if isinstance(role, dict) and "parallel" in role
+    ]
+    return [MISTAKE, *(f"{role}.{MISTAKE}" for role in own)]
 
 
 def time_vllm(model: str, folder: Path) -> Timing | None:
