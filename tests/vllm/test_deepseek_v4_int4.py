@@ -16,7 +16,7 @@ from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.following import following
 from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import dense, prompt_of
-from tests.vllm.oracle_deepseek_v4 import oracle_logits
+from tests.vllm.oracle_deepseek_v4 import assert_matches, oracle_logits
 from tests.vllm.oracle_int8 import Int8Layers, swapped
 from tests.vllm.taping import MODELSLIM
 from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
@@ -28,7 +28,6 @@ WORDS = (RECIPE, *FLOAT32, RAW)
 NUM_GREEDY = 64
 
 LENGTHS = (1, 3, 127, 129, 515)
-LOGIT_TOLERANCE = 2e-3
 PRODUCT_TOLERANCE = 1e-5
 """Of the largest result of a layer; its inputs are the engine's own."""
 
@@ -89,12 +88,7 @@ def test_logits(engine: Engine, length: int, scratch: Path):
     prompt = prompt_of(length, seed=length)
     answer, tape = engine.generate_taped(prompt, MODELSLIM, max_tokens=1)
     with following(tape):
-        expected = oracle_logits(
-            checkpoint_of(engine), prompt, answer["tokens"], rounding="modelslim", scratch=scratch
-        )
-    assert answer["tokens"] == expected.argmax(-1).tolist()
-    error = (dense(answer["logits"], expected.shape[-1]) - expected).abs().max()
-    assert error < LOGIT_TOLERANCE
+        assert_matches(engine, prompt, answer, "modelslim", scratch)
 
 
 def test_every_quantized_product(engine: Engine, products: Products):

@@ -20,7 +20,7 @@ from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.following import following
 from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import dense, prompt_of, read_tensors
-from tests.vllm.oracle_deepseek_v4 import oracle_logits
+from tests.vllm.oracle_deepseek_v4 import assert_matches, oracle_logits
 from tests.vllm.oracle_int8 import Int8Layers, swapped
 from tests.vllm.origins import assert_classes_are_ours
 from tests.vllm.taping import MODELSLIM
@@ -33,7 +33,6 @@ INT4_RECIPE = "recipe=deepseek_v4_pro_a3_2n"
 
 NAMES = Path(__file__).with_name("deepseek_v4_names.txt")
 
-LOGIT_TOLERANCE = 2e-3
 LENGTHS = (1, 3, 127, 129, 515)
 
 PRODUCT_TOLERANCE = 1e-5
@@ -112,16 +111,7 @@ def test_logits(predictable: Engine, length: int, scratch: Path):
     prompt = prompt_of(length, seed=length)
     answer, tape = predictable.generate_taped(prompt, MODELSLIM, max_tokens=4)
     with following(tape):
-        expected = oracle_logits(
-            checkpoint_of(predictable),
-            prompt,
-            answer["tokens"],
-            rounding="modelslim",
-            scratch=scratch,
-        )
-    assert answer["tokens"] == expected.argmax(-1).tolist()
-    error = (dense(answer["logits"], expected.shape[-1]) - expected).abs().max()
-    assert error < LOGIT_TOLERANCE
+        assert_matches(predictable, prompt, answer, "modelslim", scratch)
 
 
 def test_every_quantized_product(quantized: Engine, products: dict[str, list[tuple[Any, ...]]]):

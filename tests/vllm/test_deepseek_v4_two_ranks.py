@@ -1,4 +1,4 @@
-"""DeepSeek-V4-Pro's published and W4A8 weights on two ranks, in processes of their own.
+"""DeepSeek-V4's published, W4A8 and W8A8 weights on two ranks, in processes of their own.
 
 Experts lie on one rank each, as in every recipe, or each rank has a part of every expert. The
 oracle follows the tapes of both ranks (`tests.vllm.following`): what they round must together be
@@ -43,11 +43,17 @@ class Format:
 FORMATS = {
     "published": Format("deepseek_v4_pro_a5_2n", "microscaled:MicroscaledExperts", FLOAT8, 1e-3),
     "w4a8": Format("deepseek_v4_pro_a3_2n", "experts:Int4Experts", MODELSLIM, 2e-3),
+    "w8a8": Format("deepseek_v4_a3", "experts:Int8Experts", MODELSLIM, 2e-3),
 }
 SPLITS = {"by_expert": (), "in_parts": ("parallel.ep=false",)}
-CASES = [("published", "by_expert"), ("w4a8", "in_parts")]
-"""Each format and each split once, since an engine on two ranks takes half a minute to start; how
-weights of the other two pairs are split, `test_split_weights` holds."""
+CASES = [
+    ("published", "by_expert"),
+    ("w4a8", "by_expert"),
+    ("w4a8", "in_parts"),
+    ("w8a8", "by_expert"),
+]
+"""What recipes do, and parts of experts where a bias is split too; how weights of the other pairs
+are split, `test_split_weights` holds."""
 
 
 @dataclass(frozen=True)
