@@ -18,7 +18,7 @@ from ascend_recipes.rendering.imported import ImportedCommand, Unmapped
 from ascend_recipes.rendering.kinds import CACHES, has_field, rows_for
 from ascend_recipes.rendering.peers import read_transfer
 from ascend_recipes.rendering.recognize import Weights, folder_name, recognize_weights, weights_of
-from ascend_recipes.rendering.table import ADDITIONAL, SPECULATIVE, TRANSFER
+from ascend_recipes.rendering.table import ADDITIONAL, COMPILATION, SPECULATIVE, TRANSFER
 from ascend_recipes.rendering.unread import unread_key
 from ascend_recipes.rendering.words import ReadCommand, plain_value, read_words
 from ascend_recipes.schema.base import Json
@@ -193,9 +193,20 @@ class _Importer:
             if flags.get("--quantization") == method:
                 flags.pop("--quantization", None)
         self.overrides["drafter.kind"] = self._drafter(flags)
-        if flags.get("--enforce-eager") is True:
+        if flags.pop("--enforce-eager", None) is True:
             self.overrides["graph.kind"] = "none"
+            self._leave_graphs(flags)
         self._read_row(flags)
+
+    def _leave_graphs(self, flags: dict[str, Json]) -> None:
+        """What an eager server is told of graphs: vLLM captures none, whatever it says."""
+        told = flags.get(COMPILATION)
+        if not isinstance(told, dict):
+            return
+        idle = {key: value for key, value in told.items() if key.startswith("cudagraph")}
+        flags[COMPILATION] = {key: value for key, value in told.items() if key not in idle}
+        for key, value in idle.items():
+            self._leave(f"{COMPILATION}.{key}", value, "--enforce-eager captures no graphs")
 
     def _drafter(self, flags: Mapping[str, Json]) -> Json:
         config = flags.get(SPECULATIVE)
@@ -282,8 +293,6 @@ class _Importer:
             self._read_object(flag, value)
         elif _is_unresolved(value):
             self._leave(flag, value, "holds a variable that nothing sets")
-        elif flag == "--enforce-eager":
-            self.overrides["graph.kind"] = "none"
         elif flag == "--mamba-cache-mode" and value in ("align", "none"):
             self.overrides["cache.state_mode"] = value
         elif flag == "--disable-hybrid-kv-cache-manager" and value is False and self._is_split():

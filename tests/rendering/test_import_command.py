@@ -141,6 +141,15 @@ def test_keys_of_graphs_stay_keys_where_prefill_is_eager(script, capsys, eager_f
     assert recipe["roles"]["decode"]["graph"]["compiler_fusion"] is False
 
 
+@pytest.mark.parametrize("eager_first", [True, False])
+def test_an_eager_server_captures_no_graphs(script, capsys, eager_first):
+    told = f"--enforce-eager {GRAPHS}" if eager_first else f"{GRAPHS}--enforce-eager "
+    main(["import", str(script("s.sh", serve().replace(GRAPHS, told))), "hardware=a3", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["recipe"]["graph"] == {"kind": "none"}
+    assert "cudagraph_mode" in json.dumps(document["unmapped"])
+
+
 KEYS = """--additional-config '{"fuse_muls_add": false, "no_such": 1, "refresh": false,
  "eplb_config": {"no_such": 2}}'"""
 
