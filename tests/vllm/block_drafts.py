@@ -1,14 +1,17 @@
 """What a block drafter must show, whatever the hardware of the plan."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tests.vllm.conftest import Engine
+from ascend_recipes.plan import PlannedLaunch
+from tests.vllm.conftest import TINY, Engine, tiny_checkpoint
 from tests.vllm.following import following
+from tests.vllm.near_markov import write_near_markov
 from tests.vllm.oracle import prompt_of
 from tests.vllm.oracle_block_draft import BlockDraftOracle
 from tests.vllm.zeroing import REFUSED_AS_ZEROS, effects_of_zeros
@@ -35,11 +38,31 @@ def drafts_of(engine: Engine) -> tuple[int, int]:
     return int(accepted), int(proposed - accepted)
 
 
+@contextmanager
+def engine_as_published(
+    engine_of: Callable[..., Any],
+    plan: Callable[..., PlannedLaunch],
+    folder: Path,
+    *words: str,
+) -> Iterator[Engine]:
+    """A recipe as it is, over a checkpoint whose drafter is sometimes right.
+
+    Args:
+        engine_of: the fixture.
+        plan: the fixture.
+        folder: where the checkpoint is written.
+        words: the recipe and its overrides.
+    """
+    checkpoint = write_near_markov(tiny_checkpoint(plan(*TINY, *words)), folder, GAIN)
+    with engine_of(*words, f"checkpoint.path={checkpoint}") as engine:
+        yield engine
+
+
 def assert_the_recipe_drafts(engine: Engine) -> None:
     """Nothing but sizes is relaxed, and what runs can be repeated and is drafted for.
 
     Args:
-        engine: of a recipe as it is, over a checkpoint whose drafter is sometimes right.
+        engine: as `engine_as_published` starts it.
     """
     plan = engine.planned.plan
     assert plan.relaxed == ("shape.small",)

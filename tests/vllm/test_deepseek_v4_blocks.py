@@ -8,7 +8,6 @@ import pytest
 
 from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.block_drafts import (
-    GAIN,
     LEAST,
     LOGIT_TOLERANCE,
     NUM_TOKENS,
@@ -16,6 +15,7 @@ from tests.vllm.block_drafts import (
     assert_zeros_change_tokens_or_drafts,
     compare_blocks,
     drafts_of,
+    engine_as_published,
 )
 from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
 from tests.vllm.near_markov import write_near_markov
@@ -69,9 +69,7 @@ def as_published(
     engine_of: Callable[..., Any], plan: Callable[..., PlannedLaunch], scratch: Path
 ) -> Iterator[Engine]:
     """The recipe's own dtypes, int8 weights and indexer, graphs and caches: fewer requests."""
-    source = tiny_checkpoint(plan(*TINY, *PUBLISHED))
-    checkpoint = write_near_markov(source, scratch / "published", GAIN)
-    with engine_of(*PUBLISHED, f"checkpoint.path={checkpoint}") as engine:
+    with engine_as_published(engine_of, plan, scratch / "published", *PUBLISHED) as engine:
         yield engine
 
 

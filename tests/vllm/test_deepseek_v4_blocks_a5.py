@@ -16,7 +16,6 @@ import pytest
 
 from ascend_recipes.plan import PlannedLaunch
 from tests.vllm.block_drafts import (
-    GAIN,
     LEAST,
     LOGIT_TOLERANCE,
     NUM_TOKENS,
@@ -24,6 +23,7 @@ from tests.vllm.block_drafts import (
     assert_zeros_change_tokens_or_drafts,
     compare_blocks,
     drafts_of,
+    engine_as_published,
 )
 from tests.vllm.block_tapes import keys_of_blocks, spans_of, standing
 from tests.vllm.conftest import FLOAT32, RAW, TINY, Engine, tiny_checkpoint
@@ -84,9 +84,7 @@ def as_published(
     engine_of: Callable[..., Any], plan: Callable[..., PlannedLaunch], scratch: Path
 ) -> Iterator[Engine]:
     """The recipe's own dtypes, float8 and float4 weights, graphs and caches: fewer requests."""
-    source = tiny_checkpoint(plan(*TINY, *PUBLISHED))
-    checkpoint = write_near_markov(source, scratch / "published", GAIN)
-    with engine_of(*PUBLISHED, f"checkpoint.path={checkpoint}") as engine:
+    with engine_as_published(engine_of, plan, scratch / "published", *PUBLISHED) as engine:
         yield engine
 
 
