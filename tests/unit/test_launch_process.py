@@ -26,7 +26,8 @@ def started(tmp_path, *, trap=MEEK):
     log = tmp_path / "log"
     code = TREE.format(trap=trap)
     tree = start_tree([sys.executable, "-c", code], os.environ, log)
-    wait_for(lambda: "child" in log.read_text())
+    # The number may be written after the word: only a whole line has it.
+    wait_for(lambda: log.read_text().endswith("\n"))
     return tree, int(log.read_text().split()[-1])
 
 
